@@ -1,0 +1,191 @@
+"""Kinds that keep or read entries: attention of every sort."""
+
+from typing import Any
+
+import msgspec
+
+from kvcalc.cache.component import Attended, Bias, Component, Count, CountOrZero, Label, QkNorm, Span
+from kvcalc.cache.layout import Part
+from kvcalc.cache.sharding import Sharding
+
+
+def _check_grouping(q_heads: int | None, kv_heads: int) -> None:
+    if q_heads is not None and q_heads % kv_heads:
+        raise ValueError(f"q_heads {q_heads} is no multiple of kv_heads {kv_heads}: each KV head serves a whole group")
+
+
+def _head_parameters(
+    hidden: int, heads: int, widths: tuple[int, int], own: bool, bias: Bias, qk_norm: QkNorm
+) -> int:
+    """Two projections of `heads` heads, read from the hidden state (`own`: K and V) or back into it (Q and O)."""
+    first, second = heads * widths[0], heads * widths[1]
+    count = hidden * (first + second)
+    count += {"none": 0, "qkv": first + (second if own else 0), "all": first + (second if own else hidden)}[bias]
+    return count + {"none": 0, "head": widths[0], "full": first}[qk_norm]
+
+
+class Kv(Attended, frozen=True, kw_only=True, tag="kv"):
+    """K and V for every KV head: MHA, GQA and MQA differ in how many heads there are."""
+
+    kv_heads: Count
+    head_dim: Count
+    v_head_dim: Count | None = None
+    q_heads: Count | None = None
+    top_k: Count | None = None
+    bias: Bias = "none"
+    qk_norm: QkNorm = "none"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_grouping(self.q_heads, self.kv_heads)
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """Width of K and of V."""
+        return self.head_dim, self.v_head_dim or self.head_dim
+
+    def parts(self, sharding: Sharding) -> tuple[Part, ...]:
+        heads = sharding.heads(self.kv_heads)
+        return Part("k", heads, self.widths[0]), Part("v", heads, self.widths[1])
+
+    @property
+    def is_default_source(self) -> bool:
+        return True
+
+    @property
+    def queries(self) -> int | None:
+        return self.q_heads
+
+    def shared_heads(self) -> tuple[tuple[str, int], ...]:
+        return (("KV heads", self.kv_heads),)
+
+    def projection_parameters(self, hidden: int, source: Component | None) -> int:
+        """K and V projections, and Q and O where it owns queries; biases and norms as the spec says."""
+        kept = _head_parameters(hidden, self.kv_heads, self.widths, True, self.bias, self.qk_norm)
+        return kept + self.query_parameters(hidden, self.q_heads or 0, self.bias, self.qk_norm)
+
+    def query_parameters(self, hidden: int, q_heads: int, bias: Bias, qk_norm: QkNorm) -> int:
+        if not q_heads:
+            return 0
+        return _head_parameters(hidden, q_heads, self.widths, False, bias, qk_norm)
+
+
+class Cross(Kv, frozen=True, kw_only=True, tag="cross"):
+    """K and V of the encoder's tokens: fixed for a sequence, whatever it decodes."""
+
+    encoder_tokens: Count | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.window or self.chunk or self.ratio:
+            raise ValueError("a cross cache keeps the encoder's tokens and takes no window, chunk or ratio")
+
+    @property
+    def span(self) -> Span:
+        return Span(cap=self.encoder_tokens or 0)
+
+    def entries(self, tokens: Any) -> Any:
+        return tokens * 0 + (self.encoder_tokens or 0)
+
+    @property
+    def is_default_source(self) -> bool:
+        return False
+
+    def with_encoder(self, tokens: int) -> "Cross":
+        return msgspec.structs.replace(self, encoder_tokens=tokens)
+
+    @property
+    def needs_encoder_tokens(self) -> bool:
+        return self.encoder_tokens is None
+
+
+class Latent(Attended, frozen=True, kw_only=True, tag="latent"):
+    """One compressed vector a token in place of K and V, whole on every rank: MLA and its kin.
+
+    DeepSeek-V2, arXiv 2405.04434, section 2.1: a latent and a rotary key shared by all heads.
+    """
+
+    latent_dim: Count
+    rope_dim: CountOrZero = 0
+    q_heads: Count | None = None
+    nope_head_dim: Count | None = None
+    v_head_dim: Count | None = None
+    q_rank: Count | None = None
+    top_k: Count | None = None
+
+    def parts(self, sharding: Sharding) -> tuple[Part, ...]:
+        latent = Part("latent", 1, self.latent_dim)
+        return (latent, Part("rope", 1, self.rope_dim)) if self.rope_dim else (latent,)
+
+    @property
+    def is_default_source(self) -> bool:
+        return True
+
+    @property
+    def queries(self) -> int | None:
+        return self.q_heads
+
+    def projection_parameters(self, hidden: int, source: Component | None) -> int | None:
+        """MLA's projections, with a norm on the latent and one on a low-rank query."""
+        if self.q_heads is None or self.nope_head_dim is None or self.v_head_dim is None:
+            return None
+        query_width = self.q_heads * (self.nope_head_dim + self.rope_dim)
+        query = hidden * query_width
+        if self.q_rank is not None:
+            query = self.q_rank * (hidden + 1 + query_width)
+        down = hidden * (self.latent_dim + self.rope_dim) + self.latent_dim
+        up = self.latent_dim * self.q_heads * (self.nope_head_dim + self.v_head_dim)
+        return query + down + up + self.q_heads * self.v_head_dim * hidden
+
+
+class Index(Attended, frozen=True, kw_only=True, tag="index"):
+    """One small key a token that selects what sparse attention reads; one head, whole on every rank."""
+
+    head_dim: Count
+    q_heads: Count | None = None
+    q_rank: Count | None = None
+
+    def parts(self, sharding: Sharding) -> tuple[Part, ...]:
+        return (Part("index", 1, self.head_dim),)
+
+    def projection_parameters(self, hidden: int, source: Component | None) -> int | None:
+        """DeepSeek-V3.2's indexer: queries from the low-rank query, a key with a layer norm, a weight a head."""
+        if self.q_heads is None:
+            return None
+        query = (self.q_rank or hidden) * self.q_heads * self.head_dim
+        return query + hidden * (self.head_dim + self.q_heads) + 2 * self.head_dim
+
+
+class Shared(Component, frozen=True, kw_only=True, tag="shared"):
+    """Reads the cache of an earlier component and keeps nothing: CLA, YOCO, Gemma 3n, SambaY, V4.1 Reuse."""
+
+    source: Label
+    q_heads: Count | None = None
+    top_k: Count | None = None
+    window: Count | None = None
+    bias: Bias = "none"
+    qk_norm: QkNorm = "none"
+
+    @property
+    def source_label(self) -> str:
+        return self.source
+
+    @property
+    def queries(self) -> int | None:
+        return self.q_heads
+
+    def read_limit(self, source: Component) -> int | None:
+        limits = [limit for limit in (self.top_k or source.top_k, self.window) if limit is not None]
+        return min(limits, default=None)
+
+    def projection_parameters(self, hidden: int, source: Component | None) -> int | None:
+        """Its own Q and O over the heads of the source; nothing where its layer's queries belong to another."""
+        if not self.q_heads:
+            return 0
+        if source is None:
+            return None
+        return source.query_parameters(hidden, self.q_heads, self.bias, self.qk_norm)
+
+
+class Gmu(Component, frozen=True, kw_only=True, tag="gmu"):
+    """A gated memory unit (SambaY): mixes tokens with a memory that it is handed, and keeps nothing."""

@@ -1,0 +1,221 @@
+"""What every cache kind answers: the questions, with the answers of a component that keeps nothing.
+
+A kind is one frozen struct whose fields are its keys in a spec. Sizing, engines and the reference
+ask only what stands on `Component`; none of them knows a kind by name.
+"""
+
+import math
+from typing import Annotated, Any, Literal, NamedTuple, Self
+
+import msgspec
+
+from kvcalc.cache.formats import find_format
+from kvcalc.cache.layout import Part
+from kvcalc.cache.sharding import WHOLE, Sharding
+from kvcalc.errors import KvcalcError
+
+Count = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
+CountOrZero = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
+Parameters = Annotated[int, msgspec.Meta(ge=0, le=10**15)]
+ExtraParameters = Annotated[int, msgspec.Meta(ge=-(10**15), le=10**15)]
+Label = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
+Bias = Literal["none", "qkv", "all"]
+QkNorm = Literal["none", "head", "full"]
+FormatMap = dict[str, str]
+
+MODEL_FORMAT = "model"
+
+
+class Span(NamedTuple):
+    """How many entries `n` tokens leave behind: one per `ratio` tokens, at most `cap`."""
+
+    ratio: int = 1
+    cap: int | None = None
+
+    def entries(self, tokens: Any) -> Any:
+        """Entries kept after `tokens` tokens; an integer, or an array where `tokens` is one."""
+        return at_most(tokens // self.ratio, self.cap)
+
+
+class State(NamedTuple):
+    """One state that does not grow. `format` is a pin, `model` for the model's own, or None for the state format."""
+
+    name: str
+    shape: tuple[int, ...]
+    format: str | None
+
+    @property
+    def values(self) -> int:
+        """How many numbers the state holds."""
+        return math.prod(self.shape)
+
+
+def at_most(count: Any, limit: int | None) -> Any:
+    """min(count, limit) for an integer and for a whole array of them; no limit where it is None."""
+    if limit is None:
+        return count
+    # Written with abs() because min() cannot compare arrays and numpy must not be imported for one number.
+    return (count + limit - abs(count - limit)) // 2
+
+
+class Component(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
+    """One thing that a layer keeps or reads. This base keeps nothing."""
+
+    id: Label | None = None
+    parameters: Parameters | None = None
+    extra_parameters: ExtraParameters = 0
+    weights: Label | None = None
+
+    @property
+    def kind(self) -> str:
+        """The kind as a spec names it."""
+        return str(self.__struct_config__.tag)
+
+    @property
+    def name(self) -> str:
+        """The name of its row in an answer, and its name in `--kv-dtype NAME=FORMAT`."""
+        return self.id or self.default_name
+
+    @property
+    def default_name(self) -> str:
+        """The name where no id is given."""
+        return "state" if self.states(WHOLE) else self.kind
+
+    def parts(self, sharding: Sharding) -> tuple[Part, ...]:
+        """What one entry is made of on one rank."""
+        return ()
+
+    @property
+    def span(self) -> Span:
+        """How entries follow from tokens."""
+        return Span()
+
+    @property
+    def top_k(self) -> int | None:
+        """The most entries that one decode step reads, None for all of them."""
+        return None
+
+    def states(self, sharding: Sharding) -> tuple[State, ...]:
+        """What a sequence keeps on one rank however long it is."""
+        return ()
+
+    @property
+    def keeps_entries(self) -> bool:
+        """Whether tokens leave entries behind, as opposed to a state or nothing."""
+        return bool(self.parts(WHOLE))
+
+    @property
+    def grows(self) -> bool:
+        """Whether another token adds to it, however long the context."""
+        return self.keeps_entries and self.span.cap is None
+
+    def entries(self, tokens: Any) -> Any:
+        """How many entries one sequence of `tokens` tokens keeps; an array where `tokens` is one."""
+        return self.span.entries(tokens)
+
+    def entries_read(self, tokens: Any) -> Any:
+        """How many entries one decode step of its own layer reads."""
+        return at_most(self.entries(tokens), self.top_k)
+
+    def pinned_format(self) -> str | None:
+        """The format that the spec pins, where it pins one."""
+        return None
+
+    def translated(self, requested: str) -> str:
+        """What a requested format name means for this component."""
+        return requested
+
+    @property
+    def source_label(self) -> str | None:
+        """The label of the cache that it reads in another place, where it keeps none of its own."""
+        return None
+
+    @property
+    def is_default_source(self) -> bool:
+        """Whether `source: previous` may mean this component."""
+        return False
+
+    def read_limit(self, source: "Component") -> int | None:
+        """The most entries that it reads of `source`, None for all of them."""
+        return None
+
+    def with_encoder(self, tokens: int) -> Self:
+        """The same component for an encoder input of `tokens` tokens."""
+        return self
+
+    @property
+    def needs_encoder_tokens(self) -> bool:
+        """Whether its size is unknown until the encoder's tokens are given."""
+        return False
+
+    @property
+    def queries(self) -> int | None:
+        """Query heads that it owns, None where another component of the layer asks."""
+        return None
+
+    def shared_heads(self) -> tuple[tuple[str, int], ...]:
+        """Named head counts that tensor parallelism divides."""
+        return ()
+
+    def query_parameters(self, hidden: int, q_heads: int, bias: Bias, qk_norm: QkNorm) -> int | None:
+        """Parameters of the Q and O projections of `q_heads` heads that read this cache."""
+        return None
+
+    def projection_parameters(self, hidden: int, source: "Component | None") -> int | None:
+        """Parameters of its own projections, None where its kind gives no formula."""
+        return None
+
+    def parameter_count(self, hidden: int, source: "Component | None" = None) -> int | None:
+        """Parameters of this component in a model `hidden` wide; None means unknown."""
+        own = self.projection_parameters(hidden, source) if self.parameters is None else self.parameters
+        return None if own is None else own + self.extra_parameters
+
+
+class Attended(Component, frozen=True, kw_only=True):
+    """A cache of entries that a span bounds and a format packs."""
+
+    window: Count | None = None
+    sinks: CountOrZero = 0
+    chunk: Count | None = None
+    ratio: Count | None = None
+    overlap: bool = False
+    format: str | None = None
+    formats: FormatMap = {}
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("window", "chunk", "ratio") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} cannot stand together: a cache has one span")
+        if self.sinks and self.window is None:
+            raise ValueError("sinks need a window")
+        if self.overlap and self.ratio is None:
+            raise ValueError("overlap needs a ratio")
+        for name in [self.format, *self.formats, *self.formats.values()]:
+            check_format(name)
+
+    @property
+    def default_name(self) -> str:
+        return "window" if self.window is not None else self.kind
+
+    @property
+    def span(self) -> Span:
+        if self.window is not None:
+            return Span(cap=self.window + self.sinks)
+        return Span(cap=self.chunk, ratio=self.ratio or 1)
+
+    def pinned_format(self) -> str | None:
+        return self.format
+
+    def translated(self, requested: str) -> str:
+        meaning = {find_format(name).name: target for name, target in self.formats.items()}
+        return meaning.get(find_format(requested).name, requested)
+
+
+def check_format(name: str | None) -> None:
+    """ValueError where a spec names a format that does not exist."""
+    if name is None:
+        return
+    try:
+        find_format(name, "format:")
+    except KvcalcError as error:
+        raise ValueError(f"{error.message} ({error.hint})") from error

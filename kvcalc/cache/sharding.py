@@ -1,0 +1,45 @@
+"""How one model is spread over ranks."""
+
+from dataclasses import dataclass, replace
+
+from kvcalc.errors import KvcalcError
+
+MOST_RANKS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """Tensor, pipeline, data, expert and decode-context parallel sizes; 1 is none."""
+
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    ep: int = 1
+    dcp: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("tp", "pp", "dp", "ep", "dcp"):
+            size = getattr(self, name)
+            if not 1 <= size <= MOST_RANKS:
+                raise KvcalcError(f"--{name} {size}: from 1 to {MOST_RANKS:,} is possible", f"leave --{name} out for 1")
+
+    def heads(self, heads: int) -> int:
+        """Heads on the fullest rank: a head is never cut, and never absent."""
+        return -(-heads // self.tp)
+
+    @property
+    def stage_ranks(self) -> int:
+        """Ranks that share one pipeline stage; decode-context ranks are taken from the tp ranks where they divide."""
+        return self.tp if self.tp % self.dcp == 0 else self.tp * self.dcp
+
+    @property
+    def growing(self) -> "Sharding":
+        """How heads are spread within a decode-context rank: over the tp ranks that hold the same tokens.
+
+        SGLang's rule, heads // (tp // dcp); anything else would leave some head's tokens on no rank.
+        """
+        return replace(self, tp=max(1, self.stage_ranks // self.dcp))
+
+
+WHOLE = Sharding()
+"""One logical copy on one rank."""

@@ -1,0 +1,1 @@
+"""What an architecture is: the spec language, its reader, the catalogue, parameter counts."""

@@ -1,0 +1,87 @@
+"""Find a spec: by catalogue name, by alias, or by path.
+
+A name is a file name, so one file is opened. An alias is looked up in the heads of the files as
+text, which costs a few milliseconds and needs no index that could go stale.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+from kvcalc.errors import KvcalcError, SpecError, UnknownNameError, shorten
+from kvcalc.model.located import read_documents
+from kvcalc.model.reader import read_document
+from kvcalc.model.spec import ModelSpec
+
+_HERE = Path(__file__).resolve().parent.parent
+_SUFFIXES = (".yaml", ".yml")
+_DOCUMENT = re.compile(r"^---.*$", re.MULTILINE)
+_NAME = re.compile(r"^name:\s*(\S+)\s*$", re.MULTILINE)
+_ALIASES = re.compile(r"^aliases:\s*\[([^\]]*)\]", re.MULTILINE)
+
+
+def catalogue_folder() -> Path:
+    """Where the specs lie: inside the installed package, or beside it in a checkout."""
+    installed = _HERE / "model_specs"
+    return installed if installed.is_dir() else _HERE.parent / "model_specs"
+
+
+def load(name_or_path: str, overrides: Sequence[str] = ()) -> ModelSpec:
+    """The model called `name_or_path`: a catalogue name, an alias, or the path of a YAML spec.
+
+    `overrides` are `--set` items such as `mixer.kv_heads=4`. `FILE.yaml#NAME` picks one document of
+    several. Raises UnknownNameError with near names, SpecError for a file that cannot be read.
+    """
+    wanted = name_or_path.strip()
+    found = catalogue_index().get(wanted.casefold())
+    if found is not None:
+        return _from_file(found[0], found[1], overrides)
+    return _from_path(wanted, overrides)
+
+
+def catalogue_names() -> list[str]:
+    """Every model name of the catalogue, sorted."""
+    return sorted({name for _, name in catalogue_index().values()})
+
+
+@cache
+def catalogue_index() -> dict[str, tuple[Path, str]]:
+    """Names and aliases, in lower case, to the file and the document's name."""
+    index: dict[str, tuple[Path, str]] = {}
+    for path in sorted(catalogue_folder().glob("*.yaml")):
+        for name, aliases in _heads(path.read_text(encoding="utf-8")):
+            for spelling in (name, *aliases):
+                index.setdefault(spelling.casefold(), (path, name))
+    return index
+
+
+def _heads(text: str) -> Iterator[tuple[str, list[str]]]:
+    """The name and the aliases of each document, read as text."""
+    for document in _DOCUMENT.split(text):
+        name, aliases = _NAME.search(document), _ALIASES.search(document)
+        if name:
+            yield name[1], [alias.strip() for alias in aliases[1].split(",")] if aliases else []
+
+
+def _from_path(wanted: str, overrides: Sequence[str]) -> ModelSpec:
+    file, _, document = wanted.partition("#")
+    path = Path(file)
+    if path.suffix in _SUFFIXES or path.is_file():
+        return _from_file(path, document, overrides)
+    if path.is_dir():
+        raise SpecError(f"{shorten(wanted)} is a directory", "name a .yaml spec in it")
+    names = {spelling: name for spelling, (_, name) in catalogue_index().items()}
+    raise UnknownNameError("model", wanted, names, "kvcalc models list shows all; a spec's path ends in .yaml")
+
+
+def _from_file(path: Path, document: str, overrides: Sequence[str]) -> ModelSpec:
+    documents = read_documents(path)
+    if len(documents) == 1 and not document:
+        return read_document(documents[0], path, overrides)
+    names = [str(one.get("name")) for one in documents]
+    if not document:
+        raise KvcalcError(f"{path} holds {len(names)} models", f"pick one: {path}#{names[0]}; it has {', '.join(names)}")
+    if document not in names:
+        raise UnknownNameError(f"document in {path}:", document, names, f"it has {', '.join(names)}")
+    return read_document(documents[names.index(document)], path, overrides)

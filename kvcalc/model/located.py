@@ -1,0 +1,203 @@
+"""YAML as located data: plain dicts and lists that remember their lines, and nothing executed.
+
+Read from parser events, not through a loader: no recursion to exhaust, no tags to run, aliases are
+shared objects whose expanded size is counted before anything could be copied.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kvcalc.errors import SpecError, shorten
+
+MOST_BYTES = 2**20
+MOST_NODES = 200_000
+MOST_DEPTH = 60
+MOST_DIGITS = 30
+
+_INTEGER = re.compile(r"[-+]?\d[\d_]*")
+_FLOAT = re.compile(r"[-+]?(\d[\d_]*)?\.?\d+([eE][-+]?\d+)?|[-+]?\d+\.|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_WORDS = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
+_WORDS |= {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+
+
+class LocatedDict(dict[str, Any]):
+    """A mapping that knows the line of each key and its own; line 0 is a value from the command line."""
+
+    line = 0
+
+    def __init__(self, line: int) -> None:
+        super().__init__()
+        self.line = line
+        self.lines: dict[str, int] = {}
+
+
+class LocatedList(list[Any]):
+    """A sequence that knows its own line and the line of each item."""
+
+    def __init__(self, line: int) -> None:
+        super().__init__()
+        self.line = line
+        self.lines: list[int] = []
+
+
+def read_documents(path: Path) -> list[LocatedDict]:
+    """Every document of a YAML file, each a mapping; SpecError for anything else."""
+    documents = [_mapping(document, path) for document in _Builder(_read_text(path), str(path)).documents()]
+    if not documents:
+        raise SpecError(f"{path}: the file is empty", "a spec needs at least name: and layers:")
+    return documents
+
+
+def read_value(text: str) -> Any:
+    """One YAML value from the command line; SpecError where it is none."""
+    documents = list(_Builder(text, "value").documents())
+    if len(documents) > 1:
+        raise SpecError("value: one value is expected", "quote it")
+    return documents[0] if documents else None
+
+
+def _mapping(document: Any, path: Path) -> LocatedDict:
+    if not isinstance(document, LocatedDict):
+        raise SpecError(f"{path}: a spec is a mapping of keys", "it begins with name: and layers:")
+    return document
+
+
+def _read_text(path: Path) -> str:
+    if path.is_dir():
+        raise SpecError(f"{path} is a directory", "name a .yaml file in it")
+    try:
+        with path.open("rb") as stream:
+            raw = stream.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise SpecError(f"{path}: {error.strerror}", "check the path") from error
+    if len(raw) > MOST_BYTES:
+        raise SpecError(f"{path}: more than {MOST_BYTES:,} bytes is no spec", "repeats are written as repeat: N")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{path}: this is a binary file, not YAML", "name a .yaml spec") from error
+
+
+class _Builder:
+    """Builds documents from events with a stack of open containers."""
+
+    def __init__(self, text: str, where: str) -> None:
+        self.text, self.where = text, where
+        self.stack: list[tuple[Any, str | None]] = []
+        self.key: list[str | None] = []
+        self.anchors: dict[str, tuple[Any, int]] = {}
+        self.sizes: list[int] = []
+        self.root: Any = None
+
+    def documents(self) -> Iterator[Any]:
+        """Yield every document that is not empty."""
+        try:
+            for event in yaml.parse(self.text, Loader=_LOADER):
+                if isinstance(event, yaml.DocumentEndEvent):
+                    if self.root is not None:
+                        yield self.root
+                    self.root, self.anchors = None, {}
+                else:
+                    self._take(event)
+        except yaml.YAMLError as error:
+            raise self._syntax_error(error) from error
+
+    def _take(self, event: yaml.Event) -> None:
+        line = event.start_mark.line + 1 if event.start_mark else 0
+        match event:
+            case yaml.MappingStartEvent() | yaml.SequenceStartEvent():
+                self._open(event, line)
+            case yaml.MappingEndEvent() | yaml.SequenceEndEvent():
+                self._close()
+            case yaml.AliasEvent():
+                self._add(*self._shared(event.anchor, line), line)
+            case yaml.ScalarEvent():
+                value = self._scalar(event, line)
+                if event.anchor:
+                    self.anchors[event.anchor] = (value, 1)
+                self._add(value, 1, line)
+
+    def _open(self, event: Any, line: int) -> None:
+        self._refuse_tag(event, line)
+        if len(self.stack) >= MOST_DEPTH:
+            raise self._error(line, f"nested more than {MOST_DEPTH} deep", "a spec needs a handful of levels")
+        container = LocatedDict(line) if isinstance(event, yaml.MappingStartEvent) else LocatedList(line)
+        self.stack.append((container, event.anchor))
+        self.key.append(None)
+        self.sizes.append(1)
+
+    def _close(self) -> None:
+        container, anchor = self.stack.pop()
+        self.key.pop()
+        size = self.sizes.pop()
+        if anchor:
+            self.anchors[anchor] = (container, size)
+        self._add(container, size, container.line)
+
+    def _shared(self, anchor: str, line: int) -> tuple[Any, int]:
+        if anchor not in self.anchors:
+            raise self._error(line, f"*{shorten(anchor)} names no complete anchor above", "anchors stand before their use")
+        return self.anchors[anchor]
+
+    def _add(self, value: Any, size: int, line: int) -> None:
+        if not self.stack:
+            self.root = value
+            return
+        self.sizes[-1] += size
+        if self.sizes[-1] > MOST_NODES:
+            raise self._error(line, f"anchors expand to more than {MOST_NODES:,} values", "use repeat: for repetition")
+        container = self.stack[-1][0]
+        if isinstance(container, LocatedList):
+            container.append(value)
+            container.lines.append(line)
+        elif self.key[-1] is None:
+            self.key[-1] = self._new_key(container, value, line)
+        else:
+            container[self.key[-1]] = value
+            self.key[-1] = None
+
+    def _new_key(self, container: LocatedDict, key: Any, line: int) -> str:
+        if not isinstance(key, str):
+            raise self._error(line, f"a key must be a word, not {shorten(repr(key))}", 'quote it, as in "1":')
+        if key == "<<":
+            raise self._error(line, "merge keys (<<) are not read", "share parts through blocks:, mixers: or anchors")
+        if key in container.lines:
+            raise self._error(line, f"{key}: stands twice (first on line {container.lines[key]})", "keep one of them")
+        container.lines[key] = line
+        return key
+
+    def _scalar(self, event: yaml.ScalarEvent, line: int) -> Any:
+        self._refuse_tag(event, line)
+        text = event.value
+        if event.style in ("'", '"', "|", ">"):
+            return text
+        if text in _WORDS:
+            return _WORDS[text]
+        if _INTEGER.fullmatch(text):
+            if len(text) > MOST_DIGITS:
+                raise self._error(line, f"{shorten(text, 20)} has too many digits", "counts stay below 10^15")
+            return int(text)
+        return float(text.replace(".inf", "inf").replace(".nan", "nan")) if self._is_float(text) else text
+
+    @staticmethod
+    def _is_float(text: str) -> bool:
+        return len(text) <= MOST_DIGITS and bool(_FLOAT.fullmatch(text.lower().replace("_", "")))
+
+    def _refuse_tag(self, event: Any, line: int) -> None:
+        if event.tag not in (None, "!"):
+            raise self._error(line, f"the tag {shorten(event.tag)} is not read", "a spec is plain data: remove the tag")
+
+    def _syntax_error(self, error: yaml.YAMLError) -> SpecError:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "not YAML"
+        return self._error(mark.line + 1 if mark else 1, f"not YAML: {shorten(str(problem))}", "check the indentation")
+
+    def _error(self, line: int, message: str, hint: str) -> SpecError:
+        return SpecError(f"{self.where}:{line}: {message}", hint)
+
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -1,0 +1,182 @@
+"""An architecture: the spec language as structs, and the model that a spec describes.
+
+`Document` is a spec as it stands in a file, with names, patterns and repeats; `ModelSpec` is the
+model itself, every layer in order and every reader paired with the cache that it reads.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+from kvcalc.cache.component import Component, Count, CountOrZero, ExtraParameters, Label, Parameters
+from kvcalc.cache.kinds import AnyComponent
+
+
+class Mlp(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
+    """A feed-forward part; sizes may be left out where only the cache matters."""
+
+    intermediate_size: Count | None = None
+    gated: bool = True
+    bias: bool = False
+    parameters: Parameters | None = None
+    extra_parameters: ExtraParameters = 0
+    weights: Label | None = None
+
+    def parameter_count(self, hidden: int) -> int | None:
+        """All its parameters in a model `hidden` wide; None means unknown."""
+        return self._with_extra(self._all(hidden))
+
+    def active_parameters(self, hidden: int) -> int | None:
+        """The parameters that one token passes through."""
+        return self._with_extra(self._all(hidden))
+
+    def _with_extra(self, own: int | None) -> int | None:
+        own = own if self.parameters is None else self.parameters
+        return None if own is None else own + self.extra_parameters
+
+    def _all(self, hidden: int) -> int | None:
+        return self._projections(hidden, self.intermediate_size)
+
+    def _projections(self, hidden: int, inner: int | None) -> int | None:
+        if inner is None:
+            return None
+        matrices = 3 if self.gated else 2
+        return matrices * hidden * inner + ((matrices - 1) * inner + hidden if self.bias else 0)
+
+
+class Dense(Mlp, frozen=True, kw_only=True, tag="dense"):
+    """One network that every token passes."""
+
+
+class Moe(Mlp, frozen=True, kw_only=True, tag="moe"):
+    """Routed experts of `intermediate_size`, `active` of them a token, beside `shared` ones that all tokens pass."""
+
+    experts: Count | None = None
+    active: Count | None = None
+    shared: CountOrZero = 0
+    shared_intermediate_size: Count | None = None
+    router: bool = True
+
+    def __post_init__(self) -> None:
+        if self.experts is not None and self.active is not None and self.active > self.experts:
+            raise ValueError(f"active {self.active} is more than experts {self.experts}")
+
+    def active_parameters(self, hidden: int) -> int | None:
+        total, idle = self.parameter_count(hidden), self.idle_parameters(hidden)
+        return None if total is None or idle is None else total - idle
+
+    def idle_parameters(self, hidden: int) -> int | None:
+        """Parameters of the experts that a token is not routed to."""
+        expert = self._projections(hidden, self.intermediate_size)
+        if self.experts is None or self.active is None or expert is None:
+            return None
+        return (self.experts - self.active) * expert
+
+    def _all(self, hidden: int) -> int | None:
+        expert = self._projections(hidden, self.intermediate_size)
+        if self.experts is None or expert is None:
+            return None
+        router = self.experts * (hidden + (1 if self.bias else 0)) if self.router else 0
+        shared = self._projections(hidden, self.shared_intermediate_size or self.intermediate_size) or 0
+        return self.experts * expert + router + self.shared * shared
+
+
+AnyMlp = Dense | Moe
+Mixer = AnyComponent | str | list[AnyComponent | str]
+
+
+_SOME = msgspec.Meta(min_length=1)
+
+
+class LayerEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One item under `layers:` or `blocks:`: a layer, or a pattern of them, `repeat` times."""
+
+    repeat: Count = 1
+    pattern: "Annotated[str, _SOME] | Annotated[list[LayerEntry | str], _SOME] | None" = None
+    mixer: Mixer | None = None
+    mlp: AnyMlp | str | None = None
+    norm_vectors: CountOrZero | None = None
+    extra_parameters: ExtraParameters = 0
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A spec as it stands in a YAML file."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
+    layers: Annotated[list[LayerEntry | str], msgspec.Meta(min_length=1)]
+    aliases: list[Label] = []
+    source: str | None = None
+    assumed: list[str] = []
+    max_context: Count | None = None
+    hidden_size: Count | None = None
+    vocab_size: Count | None = None
+    dtype: str | None = None
+    state_dtype: str | None = None
+    tie_embeddings: bool = False
+    position_embeddings: CountOrZero = 0
+    norm_vectors: CountOrZero = 2
+    final_norm_vectors: CountOrZero = 1
+    extra_parameters: ExtraParameters = 0
+    prefill_layers: Count | None = None
+    blocks: dict[str, LayerEntry] = {}
+    mixers: dict[str, AnyComponent | list[AnyComponent | str]] = {}
+    mlps: dict[str, AnyMlp] = {}
+    encoder: list[LayerEntry | str] = []
+    draft_layers: list[LayerEntry | str] = []
+
+
+class Layer(msgspec.Struct, frozen=True, kw_only=True):
+    """One layer: the components of its mixer in order, its feed-forward part, its norms."""
+
+    components: tuple[Component, ...] = ()
+    mlp: Mlp | None = None
+    norm_vectors: int | None = None
+    extra_parameters: int = 0
+
+
+class Read(msgspec.Struct, frozen=True, kw_only=True):
+    """Component `reader` of layer `layer` reads component `owner` of layer `owner_layer`, kept there."""
+
+    layer: int
+    reader: int
+    owner_layer: int
+    owner: int
+
+
+class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """An architecture, ready for arithmetic. Draft layers stand behind the model's own in `all_layers`."""
+
+    name: str
+    layers: tuple[Layer, ...]
+    draft_layers: tuple[Layer, ...] = ()
+    encoder: tuple[Layer, ...] = ()
+    reads: tuple[Read, ...] = ()
+    aliases: tuple[str, ...] = ()
+    source: str | None = None
+    assumed: tuple[str, ...] = ()
+    max_context: int | None = None
+    hidden_size: int | None = None
+    vocab_size: int | None = None
+    dtype: str | None = None
+    state_dtype: str | None = None
+    tie_embeddings: bool = False
+    position_embeddings: int = 0
+    norm_vectors: int = 2
+    final_norm_vectors: int = 1
+    extra_parameters: int = 0
+    prefill_layers: int | None = None
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def all_layers(self) -> tuple[Layer, ...]:
+        """The model's layers, then its draft layers."""
+        return self.layers + self.draft_layers
+
+    def component(self, layer: int, position: int) -> Component:
+        """The component at a place among `all_layers`."""
+        layers = self.layers if layer < len(self.layers) else self.draft_layers
+        return layers[layer if layer < len(self.layers) else layer - len(self.layers)].components[position]
+
+    def source_of(self) -> dict[tuple[int, int], Component]:
+        """For each place that reads another one's cache, the component that keeps it."""
+        return {(read.layer, read.reader): self.component(read.owner_layer, read.owner) for read in self.reads}

@@ -1,0 +1,1 @@
+"""How much a workload needs: arithmetic that everyone agrees on."""

@@ -1,0 +1,208 @@
+"""The need of a workload: ModelSpec x Workload x Sharding -> CacheSize, exact in integers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+import msgspec
+
+from kvcalc.cache.component import Component
+from kvcalc.cache.formats import AUTO, find_format
+from kvcalc.cache.sharding import Sharding
+from kvcalc.errors import KvcalcError
+from kvcalc.model.parameters import ParameterCount, count_parameters
+from kvcalc.model.spec import Layer, ModelSpec
+from kvcalc.sizing.packing import DEFAULT_DTYPE, FormatRequest, Packer
+from kvcalc.sizing.rows import Row, build_rows
+
+DEFAULT_CONTEXT = 8192
+MOST_BYTES = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """`batch` sequences of `context_tokens` tokens each, and the formats that they are kept in.
+
+    Formats are names; None leaves the choice to the spec. `encoder_tokens` replaces the spec's own.
+    """
+
+    context_tokens: int = DEFAULT_CONTEXT
+    batch: int = 1
+    kv_dtype: str = AUTO
+    dtype: str | None = None
+    weights: str | None = None
+    state_dtype: str | None = None
+    encoder_tokens: int | None = None
+    draft_layers: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("context_tokens", 1), ("batch", 1), ("encoder_tokens", 1), ("draft_layers", 0)):
+            value = getattr(self, name)
+            if value is None and name == "encoder_tokens":
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise KvcalcError(f"{name} {value!r}: a whole number of at least {least} is needed", "check the request")
+
+
+@dataclass(frozen=True)
+class CacheSize:
+    """What a workload needs, in bytes. Totals are for the batch and one logical copy unless they name ranks."""
+
+    spec: ModelSpec
+    workload: Workload
+    sharding: Sharding
+    rows: tuple[Row, ...]
+    packer: Packer
+    bytes_per_rank: int
+    all_ranks_bytes: int
+    stages: tuple[tuple[int, int], ...]
+
+    @cached_property
+    def bytes_per_token(self) -> Fraction:
+        """What one more token of one sequence costs once every window is full."""
+        return sum((row.bytes_per_token for row in self.rows), Fraction(0))
+
+    @cached_property
+    def fixed_bytes_per_sequence(self) -> int:
+        """What one sequence holds that no longer grows: full windows, states, cross caches."""
+        return sum(row.fixed_bytes for row in self.rows)
+
+    @cached_property
+    def bytes_per_sequence(self) -> int:
+        """What one sequence holds at this context, exactly."""
+        return sum(row.stored_bytes(self.workload.context_tokens) for row in self.rows)
+
+    @property
+    def total_bytes(self) -> int:
+        """What the batch holds."""
+        return self.bytes_per_sequence * self.workload.batch
+
+    @cached_property
+    def read_bytes_per_step(self) -> int:
+        """What one decode step of the batch reads."""
+        return sum(row.read_bytes(self.workload.context_tokens) for row in self.rows) * self.workload.batch
+
+    @property
+    def replication(self) -> Fraction:
+        """How many copies all ranks hold together; 1 where nothing is held."""
+        return Fraction(self.all_ranks_bytes, self.total_bytes) if self.total_bytes else Fraction(1)
+
+    @cached_property
+    def parameters(self) -> ParameterCount:
+        """Parameter counts of the model, None where its spec states too little."""
+        return count_parameters(self.spec)
+
+    @property
+    def weights_format(self) -> str:
+        """The format of the weights."""
+        return find_format(self.workload.weights or self.packer.dtype, "--weights").name
+
+    @property
+    def weight_bytes(self) -> int | None:
+        """Bytes of all weights in that format, None where the parameters are unknown."""
+        total = self.parameters.total
+        return None if total is None else find_format(self.weights_format).bulk_bytes(total, "weights")
+
+
+def size_workload(spec: ModelSpec, workload: Workload, sharding: Sharding) -> CacheSize:
+    """What `workload` needs on `sharding`; KvcalcError where a format, a flag or a count does not fit the model."""
+    packer = make_packer(spec, workload)
+    layers = layers_of(spec, workload)
+    packer.request.check_names(one for layer in layers for one in layer.components)
+    rows = build_rows(layers, spec.reads, packer)
+    per_sequence = sum(row.stored_bytes(workload.context_tokens) for row in rows)
+    if per_sequence * workload.batch * sharding.stage_ranks > MOST_BYTES:
+        raise KvcalcError("the cache would pass 8 EiB", "check the digits of --ctx and --batch")
+    stages = split_stages(len(layers), sharding.pp)
+    stage_bytes = [_stage_bytes(spec, layers, stage, packer, workload, sharding) for stage in stages]
+    return CacheSize(
+        spec=spec,
+        workload=workload,
+        sharding=sharding,
+        rows=rows,
+        packer=packer,
+        bytes_per_rank=max(stage_bytes) * -(-workload.batch // sharding.dp),
+        all_ranks_bytes=sum(stage_bytes) * sharding.stage_ranks * workload.batch,
+        stages=stages,
+    )
+
+
+def make_packer(spec: ModelSpec, workload: Workload) -> Packer:
+    """The formats of `spec` under the request of `workload`."""
+    dtype = find_format(workload.dtype or spec.dtype or DEFAULT_DTYPE, "--dtype").name
+    asked = workload.state_dtype and find_format(workload.state_dtype, "--state-dtype").name
+    return Packer(FormatRequest.parse(workload.kv_dtype), dtype, asked, spec.state_dtype)
+
+
+def layers_of(spec: ModelSpec, workload: Workload) -> tuple[Layer, ...]:
+    """The layers that the workload counts, each component sized for its encoder input."""
+    have = len(spec.draft_layers)
+    if workload.draft_layers > have:
+        what = f"{have} draft layer{'s' if have != 1 else ''}" if have else "no draft layers"
+        raise KvcalcError(f"--draft-layers {workload.draft_layers}: {spec.name} has {what}", "lower --draft-layers")
+    layers = spec.layers + spec.draft_layers[: workload.draft_layers]
+    return _with_encoder(layers, workload.encoder_tokens)
+
+
+def _with_encoder(layers: tuple[Layer, ...], tokens: int | None) -> tuple[Layer, ...]:
+    lacking = [one for layer in layers for one in layer.components if one.needs_encoder_tokens]
+    if tokens is None:
+        if lacking:
+            hint = "add --encoder-tokens N, the length of the encoder's input"
+            raise KvcalcError(f"`{lacking[0].name}` keeps the encoder's tokens, and their number is not known", hint)
+        return layers
+    fitted = {
+        id(layer): msgspec.structs.replace(layer, components=tuple(one.with_encoder(tokens) for one in layer.components))
+        for layer in layers
+    }
+    return tuple(fitted[id(layer)] for layer in layers)
+
+
+def split_stages(layers: int, pp: int) -> tuple[tuple[int, int], ...]:
+    """First and last-plus-one layer of each pipeline stage, as even as possible.
+
+    Left-over layers go to the stages before the last, which also holds the LM head (vLLM's rule,
+    distributed/utils.py get_pp_indices).
+    """
+    if pp > layers:
+        raise KvcalcError(f"--pp {pp}: there are only {layers} layers", f"use at most --pp {layers}")
+    sizes = [layers // pp] * pp
+    for back in range(2, layers % pp + 2):
+        sizes[-back] += 1
+    ends = [sum(sizes[: stage + 1]) for stage in range(pp)]
+    return tuple(zip([0, *ends[:-1]], ends, strict=True))
+
+
+def _stage_bytes(
+    spec: ModelSpec,
+    layers: Sequence[Layer],
+    stage: tuple[int, int],
+    packer: Packer,
+    workload: Workload,
+    sharding: Sharding,
+) -> int:
+    """Bytes of one sequence on one rank of a stage, a source read from another stage counted here too."""
+    first, end = stage
+    held = [one for layer in layers[first:end] for one in layer.components]
+    held += [layers[layer].components[position] for layer, position in foreign_sources(spec, len(layers), stage)]
+    once: dict[int, int] = {}
+    for component in held:
+        if id(component) not in once:
+            once[id(component)] = packer.rank_bytes(component, workload.context_tokens, sharding)
+    return sum(once[id(component)] for component in held)
+
+
+def foreign_sources(spec: ModelSpec, layers: int, stage: tuple[int, int]) -> set[tuple[int, int]]:
+    """Places outside a stage whose caches the stage reads."""
+    first, end = stage
+    return {
+        (read.owner_layer, read.owner)
+        for read in spec.reads
+        if first <= read.layer < min(end, layers) and not first <= read.owner_layer < end
+    }
+
+
+def components_of(layers: Sequence[Layer]) -> list[Component]:
+    """Every component of `layers` in order."""
+    return [one for layer in layers for one in layer.components]

@@ -1,0 +1,117 @@
+"""Alike components of a model as one row: what each stores, and what a decode step reads of it."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from kvcalc.cache.component import Component, at_most
+from kvcalc.cache.sharding import WHOLE
+from kvcalc.model.spec import Layer, Read
+from kvcalc.sizing.packing import Packer
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`layers` alike components. Every figure is for one sequence and one logical copy, in bytes.
+
+    `reads` counts the readers by the most entries that they take: `(None, 32)` is 32 layers that read all.
+    """
+
+    name: str
+    component: Component
+    layers: int
+    format: str
+    bytes_per_entry: int
+    fixed_bytes_per_layer: int
+    reads: tuple[tuple[int | None, int], ...]
+
+    def entries(self, tokens: Any) -> Any:
+        """Entries that one layer keeps after `tokens` tokens (an array where `tokens` is one)."""
+        return self.component.entries(tokens) if self.component.keeps_entries else tokens * 0
+
+    def stored_bytes(self, tokens: Any) -> Any:
+        """Bytes stored by all layers of the row."""
+        return self.layers * (self.entries(tokens) * self.bytes_per_entry + self.fixed_bytes_per_layer)
+
+    def read_bytes(self, tokens: Any) -> Any:
+        """Bytes that all readers of the row take in one decode step; states are read once."""
+        kept = self.entries(tokens)
+        taken = sum(count * at_most(kept, limit) for limit, count in self.reads)
+        return taken * self.bytes_per_entry + self.layers * self.fixed_bytes_per_layer
+
+    @property
+    def bytes_per_token(self) -> Fraction:
+        """What one more token adds, averaged over the compression ratio, with windows full."""
+        if not self.component.grows:
+            return Fraction(0)
+        return Fraction(self.layers * self.bytes_per_entry, self.component.span.ratio)
+
+    @property
+    def fixed_bytes(self) -> int:
+        """What no longer grows: states, and windows once they are full."""
+        full = 0 if self.component.grows else self.component.span.cap or 0
+        return self.layers * (full * self.bytes_per_entry + self.fixed_bytes_per_layer)
+
+
+def build_rows(layers: Sequence[Layer], reads: Sequence[Read], packer: Packer) -> tuple[Row, ...]:
+    """The rows of a model in order of first appearance; a later row of a name is NAME-2."""
+    readers = _readers(layers, reads)
+    groups: dict[Any, tuple[Component, int, Counter[int | None]]] = {}
+    keys: dict[int, Any] = {}
+    for index, layer in enumerate(layers):
+        for position, component in enumerate(layer.components):
+            if id(component) not in keys:
+                keys[id(component)] = _key(component, packer)
+            key = keys[id(component)]
+            if key is None:
+                continue
+            first, count, limits = groups.setdefault(key, (component, 0, Counter()))
+            limits.update(readers[index, position])
+            groups[key] = first, count + 1, limits
+    return tuple(_row(*group, name, packer) for group, name in zip(groups.values(), _names(groups), strict=True))
+
+
+def _row(component: Component, count: int, limits: "Counter[int | None]", name: str, packer: Packer) -> Row:
+    return Row(
+        name=name,
+        component=component,
+        layers=count,
+        format=packer.format_name(component),
+        bytes_per_entry=packer.entry_bytes(component),
+        fixed_bytes_per_layer=packer.state_bytes(component),
+        reads=tuple(limits.items()),
+    )
+
+
+def _key(component: Component, packer: Packer) -> Any:
+    """What alike components share; None for one that keeps nothing."""
+    parts, states = component.parts(WHOLE), component.states(WHOLE)
+    if not parts and not states:
+        return None
+    return component.name, component.kind, parts, states, component.span, packer.format_name(component)
+
+
+def _names(groups: dict[Any, Any]) -> list[str]:
+    seen: Counter[str] = Counter()
+    names = []
+    for name, *_ in groups:
+        seen[name] += 1
+        names.append(name if seen[name] == 1 else f"{name}-{seen[name]}")
+    return names
+
+
+def _readers(layers: Sequence[Layer], reads: Sequence[Read]) -> dict[tuple[int, int], "Counter[int | None]"]:
+    """For each place that keeps entries, how many readers take at most how many of them."""
+    readers: dict[tuple[int, int], Counter[int | None]] = {}
+    for index, layer in enumerate(layers):
+        for position, component in enumerate(layer.components):
+            own = Counter({component.top_k: 1}) if component.keeps_entries else Counter()
+            readers[index, position] = own
+    for read in reads:
+        if read.layer < len(layers):
+            source = layers[read.owner_layer].components[read.owner]
+            limit = layers[read.layer].components[read.reader].read_limit(source)
+            readers[read.owner_layer, read.owner][limit] += 1
+    return readers

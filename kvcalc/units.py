@@ -1,0 +1,111 @@
+"""Tokens, bytes and counts: how they are read and how they are printed.
+
+The only place that knows what 1,024 stands for. Memory prints in binary units (GiB), as engines
+print it; machine formats carry plain integers.
+"""
+
+import re
+from fractions import Fraction
+
+from kvcalc.errors import KvcalcError
+
+KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
+
+MOST_TOKENS = 10**12
+"""Far past any context; keeps a slip of the keyboard from becoming an answer."""
+
+_DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9}
+_BINARY = {"K": KIB, "M": MIB, "G": GIB}
+_TOKENS = re.compile(r"(\d[\d_,]*)(\.\d+)?([kKmMgG]?)")
+
+
+def parse_tokens(text: str, flag: str = "--ctx") -> int:
+    """Read a count of tokens: `8192`, `8_192`, `8k` = 8,000, `8K` = 8,192 (vLLM's rule).
+
+    A fraction needs a decimal suffix (`25.6k` = 25,600), since `25.6K` is no whole number of tokens.
+    """
+    match = _TOKENS.fullmatch(text.strip())
+    if not match:
+        raise KvcalcError(f"{flag} {text!r} is not a number of tokens", "write 8192, 8_192, 8k (8,000) or 8K (8,192)")
+    whole, fraction, suffix = match.groups()
+    if fraction and suffix not in _DECIMAL:
+        raise KvcalcError(f"{flag} {text!r} is no whole number of tokens", "a fraction needs k or m: 25.6k is 25,600")
+    scale = _DECIMAL.get(suffix) or _BINARY.get(suffix) or 1
+    value = Fraction(re.sub("[_,]", "", whole)[:40] + (fraction or "")) * scale
+    if value.denominator != 1:
+        raise KvcalcError(f"{flag} {text!r} is no whole number of tokens", "write the count out")
+    return _bounded(int(value), text, flag)
+
+
+def _bounded(value: int, text: str, flag: str) -> int:
+    if value < 1:
+        raise KvcalcError(f"{flag} {text!r}: at least 1 is needed", f"leave {flag} out for the default")
+    if value > MOST_TOKENS:
+        raise KvcalcError(f"{flag} {text!r} is more than {MOST_TOKENS:,}", "check the number of digits")
+    return value
+
+
+def binary_neighbour(text: str) -> int | None:
+    """The tokens that `128k` would mean with a capital K, or None where no such reading exists."""
+    suffix = text.strip()[-1:]
+    if suffix not in _DECIMAL or suffix == "g":
+        return None
+    return parse_tokens(text.strip()[:-1] + suffix.upper()) if "." not in text else None
+
+
+def memory(count: float | Fraction, unit: int | None = None) -> str:
+    """Print bytes in the largest binary unit that keeps it at 1 or more, or in `unit` if given.
+
+    >>> memory(34359738368), memory(131072), memory(890)
+    ('32.00 GiB', '128.0 KiB', '890 B')
+    """
+    unit = unit or memory_unit(count)
+    if unit == 1:
+        return f"{_plain(count)} B"
+    value = float(count) / unit
+    digits = 2 if unit >= MIB else 1
+    return f"{value:,.{digits}f} {_UNIT_NAMES[unit]}"
+
+
+def memory_unit(count: float | Fraction) -> int:
+    """The binary unit, in bytes, in which `count` bytes read best."""
+    for unit in (TIB, GIB, MIB, KIB):
+        if count >= (unit if unit != KIB else 10 * KIB):
+            return unit
+    return 1
+
+
+_UNIT_NAMES = {KIB: "KiB", MIB: "MiB", GIB: "GiB", TIB: "TiB"}
+
+
+def _plain(count: float | Fraction) -> str:
+    whole = int(count)
+    return f"{whole:,}" if whole == count else f"{float(count):,.2f}".rstrip("0")
+
+
+def exact_bytes(count: float | Fraction) -> str:
+    """Print bytes exactly, with a binary unit beside them where one reads better.
+
+    >>> exact_bytes(131072), exact_bytes(890)
+    ('131,072 B (128.0 KiB)', '890 B')
+    """
+    exact = f"{_plain(count)} B"
+    return exact if memory_unit(count) == 1 else f"{exact} ({memory(count)})"
+
+
+def plain_number(value: Fraction) -> int | float:
+    """The number as machine formats carry it: an integer where it is one."""
+    return int(value) if value.denominator == 1 else float(value)
+
+
+def count_of(value: float) -> str:
+    """Print a large count with its decimal name: 8.03 B, 70.6 B, 671 B, 405 M.
+
+    >>> count_of(8030261248), count_of(671026404352)
+    ('8.03 B', '671 B')
+    """
+    for scale, name in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K")):
+        if value >= scale:
+            scaled = value / scale
+            return f"{scaled:.{max(0, 2 - (scaled >= 10) - (scaled >= 100))}f} {name}"
+    return f"{value:,}"
