@@ -62,9 +62,14 @@ def memory(count: float | Fraction, unit: int | None = None) -> str:
     unit = unit or memory_unit(count)
     if unit == 1:
         return f"{_plain(count)} B"
-    value = float(count) / unit
     digits = 2 if unit >= MIB else 1
-    return f"{value:,.{digits}f} {_UNIT_NAMES[unit]}"
+    return f"{_half_up(Fraction(count) / unit, digits)} {_UNIT_NAMES[unit]}"
+
+
+def _half_up(value: Fraction, digits: int) -> str:
+    """Rounded as people round: 11.625 is 11.63, where a float's format would print 11.62."""
+    scaled = int(value * 10**digits * 2 + 1) // 2
+    return f"{scaled // 10**digits:,}.{scaled % 10**digits:0{digits}d}"
 
 
 def memory_unit(count: float | Fraction) -> int:

@@ -14,9 +14,7 @@ def _check_grouping(q_heads: int | None, kv_heads: int) -> None:
         raise ValueError(f"q_heads {q_heads} is no multiple of kv_heads {kv_heads}: each KV head serves a whole group")
 
 
-def _head_parameters(
-    hidden: int, heads: int, widths: tuple[int, int], own: bool, bias: Bias, qk_norm: QkNorm
-) -> int:
+def _head_parameters(hidden: int, heads: int, widths: tuple[int, int], own: bool, bias: Bias, qk_norm: QkNorm) -> int:
     """Two projections of `heads` heads, read from the hidden state (`own`: K and V) or back into it (Q and O)."""
     first, second = heads * widths[0], heads * widths[1]
     count = hidden * (first + second)
@@ -93,6 +91,10 @@ class Cross(Kv, frozen=True, kw_only=True, tag="cross"):
 
     def with_encoder(self, tokens: int) -> "Cross":
         return msgspec.structs.replace(self, encoder_tokens=tokens)
+
+    @property
+    def is_encoder_fed(self) -> bool:
+        return True
 
     @property
     def needs_encoder_tokens(self) -> bool:

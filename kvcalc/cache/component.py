@@ -143,6 +143,15 @@ class Component(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", for
         """The same component for an encoder input of `tokens` tokens."""
         return self
 
+    def unbounded(self) -> Self:
+        """The same component without the window or chunk that bounds it."""
+        return self
+
+    @property
+    def is_encoder_fed(self) -> bool:
+        """Whether it keeps the encoder's tokens rather than the context's."""
+        return False
+
     @property
     def needs_encoder_tokens(self) -> bool:
         """Whether its size is unknown until the encoder's tokens are given."""
@@ -202,6 +211,9 @@ class Attended(Component, frozen=True, kw_only=True):
         if self.window is not None:
             return Span(cap=self.window + self.sinks)
         return Span(cap=self.chunk, ratio=self.ratio or 1)
+
+    def unbounded(self) -> Self:
+        return msgspec.structs.replace(self, window=None, chunk=None, sinks=0)
 
     def pinned_format(self) -> str | None:
         return self.format

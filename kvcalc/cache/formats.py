@@ -5,7 +5,8 @@ names that engines use for it. Layouts live in `layout.py`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from kvcalc.cache.layout import Blocks, HeadSlot, LatentRow, Layout, Part, ScaledHead
 from kvcalc.errors import KvcalcError, UnknownNameError
@@ -13,8 +14,7 @@ from kvcalc.errors import KvcalcError, UnknownNameError
 AUTO = "auto"
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(msgspec.Struct, frozen=True):
     """A number format with an exact layout; `source` says where that layout is written down."""
 
     name: str

@@ -5,8 +5,9 @@ blocks do not divide, and parts that it was not made for, with a `FormatError` t
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from kvcalc.errors import FormatError
 
@@ -22,10 +23,8 @@ class Part(NamedTuple):
     width: int
 
 
-class Layout:
+class Layout(msgspec.Struct, frozen=True):
     """Bytes of one entry. Only plain blocks can hold what is no cache entry: states and weights."""
-
-    __slots__ = ()
 
     def entry_bytes(self, parts: Sequence[Part], what: str) -> int:
         """Bytes of one entry made of `parts`; `what` names format and component in errors."""
@@ -40,8 +39,7 @@ class Layout:
         raise FormatError(f"{what}: this format lays out cache entries only", "use bf16, fp32 or fp8")
 
 
-@dataclass(frozen=True, slots=True)
-class Blocks(Layout):
+class Blocks(Layout, frozen=True):
     """`size` bytes for every `values` values: plain numbers (1 value) and block-scaled ones.
 
     Blocks run along a head; with `over_row` they run along all heads of a side together, as ggml does.
@@ -82,8 +80,7 @@ class Blocks(Layout):
         return [Part(part.name, 1, part.heads * part.width) for part in vectors]
 
 
-@dataclass(frozen=True, slots=True)
-class ScaledHead(Layout):
+class ScaledHead(Layout, frozen=True):
     """Blocks along a head and one scale of `scale` bytes behind every head."""
 
     blocks: Blocks
@@ -97,8 +94,7 @@ class ScaledHead(Layout):
         return _sum_of([f"{_times(part.heads)}({part.width} x {value} + {self.scale} B)" for part in joined(parts)])
 
 
-@dataclass(frozen=True, slots=True)
-class LatentRow(Layout):
+class LatentRow(Layout, frozen=True):
     """A latent and its rotary part in two different packings, the row padded to `multiple` bytes."""
 
     latent: Blocks
@@ -125,8 +121,7 @@ class LatentRow(Layout):
         return packings[part.name]
 
 
-@dataclass(frozen=True, slots=True)
-class HeadSlot(Layout):
+class HeadSlot(Layout, frozen=True):
     """K and V of a head packed into one slot of an even number of bytes: bits a value, then constants.
 
     `head_dim` limits it to the one width whose slot is documented.
@@ -169,8 +164,9 @@ def joined(parts: Sequence[Part]) -> list[Part]:
     for part in parts:
         if part.name == "rope" and vectors:
             before = vectors.pop()
-            part = Part(before.name, before.heads, before.width + part.width)
-        vectors.append(part)
+            vectors.append(Part(before.name, before.heads, before.width + part.width))
+        else:
+            vectors.append(part)
     return vectors
 
 

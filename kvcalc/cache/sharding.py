@@ -1,14 +1,13 @@
 """How one model is spread over ranks."""
 
-from dataclasses import dataclass, replace
+import msgspec
 
 from kvcalc.errors import KvcalcError
 
 MOST_RANKS = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class Sharding:
+class Sharding(msgspec.Struct, frozen=True):
     """Tensor, pipeline, data, expert and decode-context parallel sizes; 1 is none."""
 
     tp: int = 1
@@ -38,7 +37,7 @@ class Sharding:
 
         SGLang's rule, heads // (tp // dcp); anything else would leave some head's tokens on no rank.
         """
-        return replace(self, tp=max(1, self.stage_ranks // self.dcp))
+        return msgspec.structs.replace(self, tp=max(1, self.stage_ranks // self.dcp))
 
 
 WHOLE = Sharding()

@@ -33,11 +33,14 @@ def load(name_or_path: str, overrides: Sequence[str] = ()) -> ModelSpec:
     `overrides` are `--set` items such as `mixer.kv_heads=4`. `FILE.yaml#NAME` picks one document of
     several. Raises UnknownNameError with near names, SpecError for a file that cannot be read.
     """
+    path, document = locate(name_or_path)
+    return _from_file(path, document, overrides)
+
+
+def locate(name_or_path: str) -> tuple[Path, str]:
+    """The file of a model and the name of its document, empty where the file holds only one."""
     wanted = name_or_path.strip()
-    found = catalogue_index().get(wanted.casefold())
-    if found is not None:
-        return _from_file(found[0], found[1], overrides)
-    return _from_path(wanted, overrides)
+    return catalogue_index().get(wanted.casefold()) or _as_path(wanted)
 
 
 def catalogue_names() -> list[str]:
@@ -64,15 +67,16 @@ def _heads(text: str) -> Iterator[tuple[str, list[str]]]:
             yield name[1], [alias.strip() for alias in aliases[1].split(",")] if aliases else []
 
 
-def _from_path(wanted: str, overrides: Sequence[str]) -> ModelSpec:
+def _as_path(wanted: str) -> tuple[Path, str]:
     file, _, document = wanted.partition("#")
     path = Path(file)
     if path.suffix in _SUFFIXES or path.is_file():
-        return _from_file(path, document, overrides)
+        return path, document
     if path.is_dir():
         raise SpecError(f"{shorten(wanted)} is a directory", "name a .yaml spec in it")
-    names = {spelling: name for spelling, (_, name) in catalogue_index().items()}
-    raise UnknownNameError("model", wanted, names, "kvcalc models list shows all; a spec's path ends in .yaml")
+    raise UnknownNameError(
+        "model", wanted, catalogue_index(), "kvcalc models list shows all; a spec's path ends in .yaml"
+    )
 
 
 def _from_file(path: Path, document: str, overrides: Sequence[str]) -> ModelSpec:
@@ -81,7 +85,9 @@ def _from_file(path: Path, document: str, overrides: Sequence[str]) -> ModelSpec
         return read_document(documents[0], path, overrides)
     names = [str(one.get("name")) for one in documents]
     if not document:
-        raise KvcalcError(f"{path} holds {len(names)} models", f"pick one: {path}#{names[0]}; it has {', '.join(names)}")
+        raise KvcalcError(
+            f"{path} holds {len(names)} models", f"pick one: {path}#{names[0]}; it has {', '.join(names)}"
+        )
     if document not in names:
         raise UnknownNameError(f"document in {path}:", document, names, f"it has {', '.join(names)}")
     return read_document(documents[names.index(document)], path, overrides)

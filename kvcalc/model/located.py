@@ -4,7 +4,6 @@ Read from parser events, not through a loader: no recursion to exhaust, no tags 
 shared objects whose expanded size is counted before anything could be copied.
 """
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,7 @@ MOST_NODES = 200_000
 MOST_DEPTH = 60
 MOST_DIGITS = 30
 
-_INTEGER = re.compile(r"[-+]?\d[\d_]*")
-_FLOAT = re.compile(r"[-+]?(\d[\d_]*)?\.?\d+([eE][-+]?\d+)?|[-+]?\d+\.|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
-_WORDS = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
+_WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
 _WORDS |= {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 
 
@@ -42,6 +39,16 @@ class LocatedList(list[Any]):
         super().__init__()
         self.line = line
         self.lines: list[int] = []
+
+
+def line_of(value: Any) -> int:
+    """The line of a mapping or a list, 0 where it has none."""
+    return value.line if isinstance(value, LocatedDict | LocatedList) else 0
+
+
+def at(path: Path, line: int) -> str:
+    """`path:line: `, as compilers write it; line 0 is left out."""
+    return f"{path}:{line}: " if line else f"{path}: "
 
 
 def read_documents(path: Path) -> list[LocatedDict]:
@@ -114,7 +121,7 @@ class _Builder:
             case yaml.MappingEndEvent() | yaml.SequenceEndEvent():
                 self._close()
             case yaml.AliasEvent():
-                self._add(*self._shared(event.anchor, line), line)
+                self._add(*self._shared(event.anchor or "", line), line)
             case yaml.ScalarEvent():
                 value = self._scalar(event, line)
                 if event.anchor:
@@ -140,7 +147,9 @@ class _Builder:
 
     def _shared(self, anchor: str, line: int) -> tuple[Any, int]:
         if anchor not in self.anchors:
-            raise self._error(line, f"*{shorten(anchor)} names no complete anchor above", "anchors stand before their use")
+            raise self._error(
+                line, f"*{shorten(anchor)} names no complete anchor above", "anchors stand before their use"
+            )
         return self.anchors[anchor]
 
     def _add(self, value: Any, size: int, line: int) -> None:
@@ -177,15 +186,11 @@ class _Builder:
             return text
         if text in _WORDS:
             return _WORDS[text]
-        if _INTEGER.fullmatch(text):
-            if len(text) > MOST_DIGITS:
-                raise self._error(line, f"{shorten(text, 20)} has too many digits", "counts stay below 10^15")
-            return int(text)
-        return float(text.replace(".inf", "inf").replace(".nan", "nan")) if self._is_float(text) else text
-
-    @staticmethod
-    def _is_float(text: str) -> bool:
-        return len(text) <= MOST_DIGITS and bool(_FLOAT.fullmatch(text.lower().replace("_", "")))
+        if text[0] not in _NUMERIC_STARTS:
+            return text
+        if len(text) > MOST_DIGITS and text.strip("+-").replace("_", "").isdigit():
+            raise self._error(line, f"{shorten(text, 20)} has too many digits", "counts stay below 10^15")
+        return _number(text)
 
     def _refuse_tag(self, event: Any, line: int) -> None:
         if event.tag not in (None, "!"):
@@ -198,6 +203,24 @@ class _Builder:
 
     def _error(self, line: int, message: str, hint: str) -> SpecError:
         return SpecError(f"{self.where}:{line}: {message}", hint)
+
+
+_NUMERIC_STARTS = frozenset("+-.0123456789")
+
+
+def _number(text: str) -> int | float | str:
+    """The number that a plain scalar spells, or the text itself where it spells none."""
+    bare = text.replace("_", "")
+    if bare.lstrip("+-").isdecimal():
+        return _converted(int, bare, text)
+    return _converted(float, bare.replace(".inf", "inf").replace(".nan", "nan"), text)
+
+
+def _converted(kind: type[int] | type[float], bare: str, text: str) -> int | float | str:
+    try:
+        return kind(bare)
+    except ValueError:
+        return text
 
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

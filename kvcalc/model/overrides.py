@@ -11,10 +11,9 @@ from typing import Any
 from kvcalc.cache.kinds import KINDS
 from kvcalc.errors import KvcalcError, SpecError, UnknownNameError, shorten
 from kvcalc.model.located import LocatedDict, LocatedList, read_value
-from kvcalc.model.spec import Dense, Document, LayerEntry, Moe
+from kvcalc.model.spec import MLP_KINDS, Document, LayerEntry
 
 _EVERYWHERE = {"mixer": ("mixer", "mixers"), "mlp": ("mlp", "mlps")}
-_MLPS: dict[str, Any] = {"dense": Dense, "moe": Moe}
 
 
 def apply_overrides(document: LocatedDict, overrides: Sequence[str]) -> None:
@@ -30,7 +29,9 @@ def _value(text: str, override: str) -> Any:
     try:
         return read_value(text)
     except SpecError as error:
-        raise KvcalcError(f"--set {shorten(override)}: {error.message}", "a value is YAML: 4, true, bf16, [2, 8]") from error
+        raise KvcalcError(
+            f"--set {shorten(override)}: {error.message}", "a value is YAML: 4, true, bf16, [2, 8]"
+        ) from error
 
 
 def _set(document: LocatedDict, path: list[str], value: Any, override: str) -> None:
@@ -92,5 +93,5 @@ def _keys_of(holder: LocatedDict, document: LocatedDict) -> Sequence[str]:
     if holder is document:
         return Document.__struct_encode_fields__
     kind = holder.get("kind")
-    struct = KINDS.get(kind) or _MLPS.get(kind) if isinstance(kind, str) else LayerEntry
+    struct = KINDS.get(kind) or MLP_KINDS.get(kind) if isinstance(kind, str) else LayerEntry
     return struct.__struct_encode_fields__ if struct else ()

@@ -1,14 +1,14 @@
 """Parameter counts from a spec: all of them, and those that one token passes through."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from kvcalc.cache.component import Component
 from kvcalc.model.spec import Layer, Mlp, ModelSpec
 
 
-@dataclass(frozen=True, slots=True)
-class ParameterCount:
+class ParameterCount(msgspec.Struct, frozen=True):
     """`total` parameters held and `active` ones a token passes, None where unknown, with the reason.
 
     Active leaves out the experts that a token is not routed to and counts a shared block at each of

@@ -82,6 +82,7 @@ class Moe(Mlp, frozen=True, kw_only=True, tag="moe"):
 
 
 AnyMlp = Dense | Moe
+MLP_KINDS: dict[str, type[Mlp]] = {"dense": Dense, "moe": Moe}
 Mixer = AnyComponent | str | list[AnyComponent | str]
 
 

@@ -1,7 +1,6 @@
 """The need of a workload: ModelSpec x Workload x Sharding -> CacheSize, exact in integers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
@@ -20,8 +19,7 @@ DEFAULT_CONTEXT = 8192
 MOST_BYTES = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
+class Workload(msgspec.Struct, frozen=True):
     """`batch` sequences of `context_tokens` tokens each, and the formats that they are kept in.
 
     Formats are names; None leaves the choice to the spec. `encoder_tokens` replaces the spec's own.
@@ -42,11 +40,12 @@ class Workload:
             if value is None and name == "encoder_tokens":
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise KvcalcError(f"{name} {value!r}: a whole number of at least {least} is needed", "check the request")
+                raise KvcalcError(
+                    f"{name} {value!r}: a whole number of at least {least} is needed", "check the request"
+                )
 
 
-@dataclass(frozen=True)
-class CacheSize:
+class CacheSize(msgspec.Struct, frozen=True, dict=True):
     """What a workload needs, in bytes. Totals are for the batch and one logical copy unless they name ranks."""
 
     spec: ModelSpec
@@ -71,7 +70,7 @@ class CacheSize:
     @cached_property
     def bytes_per_sequence(self) -> int:
         """What one sequence holds at this context, exactly."""
-        return sum(row.stored_bytes(self.workload.context_tokens) for row in self.rows)
+        return int(sum(row.stored_bytes(self.workload.context_tokens) for row in self.rows))
 
     @property
     def total_bytes(self) -> int:
@@ -81,7 +80,7 @@ class CacheSize:
     @cached_property
     def read_bytes_per_step(self) -> int:
         """What one decode step of the batch reads."""
-        return sum(row.read_bytes(self.workload.context_tokens) for row in self.rows) * self.workload.batch
+        return int(sum(row.read_bytes(self.workload.context_tokens) for row in self.rows)) * self.workload.batch
 
     @property
     def replication(self) -> Fraction:
@@ -153,7 +152,9 @@ def _with_encoder(layers: tuple[Layer, ...], tokens: int | None) -> tuple[Layer,
             raise KvcalcError(f"`{lacking[0].name}` keeps the encoder's tokens, and their number is not known", hint)
         return layers
     fitted = {
-        id(layer): msgspec.structs.replace(layer, components=tuple(one.with_encoder(tokens) for one in layer.components))
+        id(layer): msgspec.structs.replace(
+            layer, components=tuple(one.with_encoder(tokens) for one in layer.components)
+        )
         for layer in layers
     }
     return tuple(fitted[id(layer)] for layer in layers)

@@ -1,7 +1,9 @@
 """Which format each component takes, and what it then weighs on one rank."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from fractions import Fraction
+
+import msgspec
 
 from kvcalc.cache.component import MODEL_FORMAT, Component, State
 from kvcalc.cache.formats import AUTO, EntryFormat, SplitFormat, find_format
@@ -12,12 +14,11 @@ DEFAULT_DTYPE = "bf16"
 DEFAULT_STATE_DTYPE = "fp32"
 
 
-@dataclass(frozen=True, slots=True)
-class FormatRequest:
+class FormatRequest(msgspec.Struct, frozen=True):
     """What `--kv-dtype` asks: one format for all, and formats for components or for K and V by name."""
 
     everywhere: str | None = None
-    by_name: dict[str, str] = field(default_factory=dict)
+    by_name: dict[str, str] = {}
 
     @classmethod
     def parse(cls, text: str) -> "FormatRequest":
@@ -26,7 +27,9 @@ class FormatRequest:
         for item in text.split(","):
             name, equals, value = item.strip().rpartition("=")
             if not value or (equals and not name) or (not equals and everywhere) or name in by_name:
-                raise KvcalcError(f"--kv-dtype {shorten(text)!r} cannot be read", "write fp8, k=q8_0,v=q4_0 or index=bf16")
+                raise KvcalcError(
+                    f"--kv-dtype {shorten(text)!r} cannot be read", "write fp8, k=q8_0,v=q4_0 or index=bf16"
+                )
             if equals:
                 by_name[name.strip()] = find_format(value).name
             else:
@@ -55,7 +58,9 @@ def _listed(names: Iterable[str]) -> str:
 class Packer:
     """Formats of one model under one request, and the bytes that follow."""
 
-    def __init__(self, request: FormatRequest, dtype: str, state_dtype: str | None, spec_state_dtype: str | None) -> None:
+    def __init__(
+        self, request: FormatRequest, dtype: str, state_dtype: str | None, spec_state_dtype: str | None
+    ) -> None:
         self.request, self.dtype = request, dtype
         self.asked_state_dtype, self.spec_state_dtype = state_dtype, spec_state_dtype
         self._formats: dict[int, tuple[Component, EntryFormat]] = {}
@@ -92,6 +97,10 @@ class Packer:
             find_format(self.state_format(state)).bulk_bytes(state.values, f"state {state.name}")
             for state in component.states(sharding)
         )
+
+    def state_value_bytes(self, state: State) -> Fraction:
+        """Bytes of one number of a state."""
+        return Fraction(find_format(self.state_format(state)).bulk_bytes(state.values, state.name), state.values)
 
     def format_name(self, component: Component) -> str:
         """How an answer names the component's format: its entries', or its states' where it has only those."""

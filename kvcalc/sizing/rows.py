@@ -2,18 +2,19 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+import msgspec
+
 from kvcalc.cache.component import Component, at_most
+from kvcalc.cache.formats import EntryFormat
 from kvcalc.cache.sharding import WHOLE
 from kvcalc.model.spec import Layer, Read
 from kvcalc.sizing.packing import Packer
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(msgspec.Struct, frozen=True):
     """`layers` alike components. Every figure is for one sequence and one logical copy, in bytes.
 
     `reads` counts the readers by the most entries that they take: `(None, 32)` is 32 layers that read all.
@@ -26,6 +27,9 @@ class Row:
     bytes_per_entry: int
     fixed_bytes_per_layer: int
     reads: tuple[tuple[int | None, int], ...]
+    entry_format: EntryFormat | None = None
+    states: tuple[tuple[tuple[int, ...], Fraction], ...] = ()
+    """Shape and bytes a value of each state."""
 
     def entries(self, tokens: Any) -> Any:
         """Entries that one layer keeps after `tokens` tokens (an array where `tokens` is one)."""
@@ -82,6 +86,8 @@ def _row(component: Component, count: int, limits: "Counter[int | None]", name: 
         bytes_per_entry=packer.entry_bytes(component),
         fixed_bytes_per_layer=packer.state_bytes(component),
         reads=tuple(limits.items()),
+        entry_format=packer.entry_format(component) if component.keeps_entries else None,
+        states=tuple((state.shape, packer.state_value_bytes(state)) for state in component.states(WHOLE)),
     )
 
 

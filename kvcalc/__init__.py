@@ -1,0 +1,26 @@
+"""KV-cache memory and throughput for LLM inference: exact where arithmetic can be exact.
+
+>>> import kvcalc
+>>> size = kvcalc.size(kvcalc.load("llama-8b"), context_tokens=8192, batch=32)
+>>> size.bytes_per_token, size.bytes_per_sequence, size.total_bytes
+(Fraction(131072, 1), 1073741824, 34359738368)
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvcalc.api import grid as grid
+    from kvcalc.api import load as load
+    from kvcalc.api import size as size
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "grid", "load", "size"]
+
+
+def __getattr__(name: str) -> object:
+    """Load the API when it is first asked for, so that `import kvcalc` costs nothing."""
+    if name in __all__:
+        from kvcalc import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'kvcalc' has no attribute {name!r}")

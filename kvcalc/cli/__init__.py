@@ -1,0 +1,1 @@
+"""The command line: typer, one thin module a group of verbs."""

@@ -1,0 +1,180 @@
+"""Every flag, once: groups of options that verbs take whole, and the model argument.
+
+A verb names a group as the annotation of a parameter; `verb` spells the group out for typer and
+hands the verb one object.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from kvcalc.errors import KvcalcError
+from kvcalc.units import parse_tokens
+
+
+def complete_model(incomplete: str) -> list[str]:
+    """Catalogue names and aliases that begin as typed."""
+    from kvcalc.model.catalog import catalogue_index
+
+    start = incomplete.casefold()
+    return sorted(name for name in catalogue_index() if name.startswith(start))
+
+
+def complete_format(incomplete: str) -> list[str]:
+    """Number formats that begin as typed."""
+    from kvcalc.cache.formats import all_formats
+
+    return [form.name for form in all_formats() if form.name.startswith(incomplete.casefold())]
+
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A catalogue name or alias, a YAML spec, or FILE.yaml#NAME for one of several.",
+        autocompletion=complete_model,
+        show_default=False,
+    ),
+]
+Models = Annotated[
+    list[str],
+    typer.Argument(metavar="MODEL...", help="Catalogue names, aliases or YAML specs.", autocompletion=complete_model),
+]
+
+
+class OutputFormat(StrEnum):
+    """What stdout carries."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
+    markdown = "markdown"
+
+
+class RequestOptions(msgspec.Struct, frozen=True):
+    """The workload: how long, how many, in which formats."""
+
+    ctx: Annotated[
+        str | None,
+        typer.Option("--ctx", "--context-length", metavar="TOKENS", help="Context: 8192, 8K = 8,192, 8k = 8,000."),
+    ] = None
+    batch: Annotated[str | None, typer.Option("--batch", metavar="N", help="Sequences at once (default 1).")] = None
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FORMAT", help="The model's own format; the spec's by default.", autocompletion=complete_format
+        ),
+    ] = None
+    weights: Annotated[
+        str | None,
+        typer.Option(metavar="FORMAT", help="The weights' format alone.", autocompletion=complete_format),
+    ] = None
+    state_dtype: Annotated[
+        str | None,
+        typer.Option(metavar="FORMAT", help="Recurrent states (default fp32).", autocompletion=complete_format),
+    ] = None
+    encoder_tokens: Annotated[str | None, typer.Option(metavar="TOKENS", help="Input of an encoder.")] = None
+    draft_layers: Annotated[int, typer.Option(metavar="N", help="Draft (MTP) layers to count.")] = 0
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="PATH=VALUE", help="Vary the model: mixer.kv_heads=4, layers.repeat=40."),
+    ] = None
+    engine_ctx: Annotated[str | None, typer.Option("--max-model-len", "--ctx-size", "-c", hidden=True)] = None
+    engine_batch: Annotated[str | None, typer.Option("--max-num-seqs", "--parallel", "-np", hidden=True)] = None
+    strict: Annotated[bool, typer.Option("--strict", help="Exit 2 where the answer rests on an assumption.")] = False
+
+
+class KvDtypeOption(msgspec.Struct, frozen=True):
+    """One KV format request."""
+
+    kv_dtype: Annotated[
+        str,
+        typer.Option(
+            "--kv-dtype",
+            "--kv-cache-dtype",
+            metavar="FORMAT",
+            help="KV format: fp8, q8_0, nvfp4, ...; k=q8_0,v=q4_0; or COMPONENT=FORMAT.",
+            autocompletion=complete_format,
+        ),
+    ] = "auto"
+
+
+class ShardingOptions(msgspec.Struct, frozen=True):
+    """Ranks that the model is spread over."""
+
+    tp: Annotated[int, typer.Option("--tp", "--tensor-parallel-size", "-tp", metavar="N", help="Tensor parallel.")] = 1
+    pp: Annotated[
+        int, typer.Option("--pp", "--pipeline-parallel-size", "-pp", metavar="N", help="Pipeline parallel.")
+    ] = 1
+    dp: Annotated[int, typer.Option("--dp", "--data-parallel-size", "-dp", metavar="N", help="Data parallel.")] = 1
+    ep: Annotated[
+        int, typer.Option("--ep", "--expert-parallel-size", metavar="N", help="Expert parallel: moves experts only.")
+    ] = 1
+    dcp: Annotated[
+        int,
+        typer.Option("--dcp", "--decode-context-parallel-size", "-dcp", metavar="N", help="Decode-context parallel."),
+    ] = 1
+
+
+class OutputOptions(msgspec.Struct, frozen=True):
+    """What is written, and where."""
+
+    format: Annotated[
+        OutputFormat | None, typer.Option("--format", help="What stdout carries.", show_default="table")
+    ] = None
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write to a file instead.")] = None
+    force: Annotated[bool, typer.Option("--force", help="Overwrite that file.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No notes.")] = False
+
+
+def verb(function: Callable[..., int | None]) -> Callable[..., Any]:
+    """Spell out the option groups that `function` names, so that typer sees single flags.
+
+    What `function` returns becomes the exit code.
+    """
+    groups = {name: hint for name, hint in function.__annotations__.items() if _is_group(hint)}
+
+    @wraps(function)
+    def spelled_out(**values: Any) -> None:
+        for name, group in groups.items():
+            values[name] = group(**{flag: values.pop(flag) for flag in group.__struct_fields__})
+        raise typer.Exit(function(**values) or 0)
+
+    spelled_out.__signature__ = inspect.Signature(list(_parameters(function, groups)))  # type: ignore[attr-defined]
+    spelled_out.__annotations__ = {}
+    return spelled_out
+
+
+def _is_group(hint: object) -> bool:
+    return isinstance(hint, type) and issubclass(hint, msgspec.Struct)
+
+
+def _parameters(function: Callable[..., Any], groups: dict[str, type[msgspec.Struct]]) -> Iterator[inspect.Parameter]:
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    for name, parameter in inspect.signature(function).parameters.items():
+        group = groups.get(name)
+        if group is None:
+            yield parameter.replace(kind=keyword)
+            continue
+        for flag, default in zip(group.__struct_fields__, group.__struct_defaults__, strict=True):
+            yield inspect.Parameter(flag, keyword, default=default, annotation=group.__annotations__[flag])
+
+
+def tokens_or(text: str | None, flag: str, default: int) -> int:
+    """The tokens that a flag gives, or the default."""
+    return default if text is None else parse_tokens(text, flag)
+
+
+def first_given(own: str | None, borrowed: str | None, own_flag: str, borrowed_flag: str) -> tuple[str | None, str]:
+    """kvcalc's flag or the engines' spelling of it, and a note where the spelling was borrowed."""
+    if own is not None and borrowed is not None:
+        raise KvcalcError(f"{own_flag} and {borrowed_flag} both say it", f"keep {own_flag}")
+    if borrowed is None:
+        return own, ""
+    return borrowed, f"{borrowed_flag} is read as {own_flag}: without an engine both mean the same here"

@@ -1,0 +1,71 @@
+"""From flags to a workload: defaults, borrowed spellings, and what should be said about them."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from kvcalc.cache.sharding import Sharding
+from kvcalc.cli.options import RequestOptions, ShardingOptions, first_given, tokens_or
+from kvcalc.errors import KvcalcError
+from kvcalc.model.catalog import load
+from kvcalc.model.spec import ModelSpec
+from kvcalc.sizing.need import DEFAULT_CONTEXT, CacheSize, Workload, size_workload
+from kvcalc.sizing.notes import notes_on
+from kvcalc.units import binary_neighbour
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A size as it was asked for, and notes on how the flags were read."""
+
+    size: CacheSize
+    notes: tuple[str, ...]
+
+
+def ask(model: str, options: RequestOptions, kv_dtype: str, sharding: ShardingOptions) -> Asked:
+    """The size that the flags ask for; KvcalcError where it rests on an assumption and --strict was given."""
+    spec = load(model, options.set_ or ())
+    workload, notes = _workload(spec, options, kv_dtype)
+    spread = Sharding(tp=sharding.tp, pp=sharding.pp, dp=sharding.dp, ep=sharding.ep, dcp=sharding.dcp)
+    size = size_workload(spec, workload, spread)
+    if options.strict:
+        _refuse_assumptions(size)
+    return Asked(size, tuple(notes))
+
+
+def _workload(spec: ModelSpec, options: RequestOptions, kv_dtype: str) -> tuple[Workload, Sequence[str]]:
+    ctx, ctx_note = first_given(options.ctx, options.engine_ctx, "--ctx", "--max-model-len")
+    batch, batch_note = first_given(options.batch, options.engine_batch, "--batch", "--max-num-seqs")
+    tokens = tokens_or(ctx, "--ctx", min(DEFAULT_CONTEXT, spec.max_context or DEFAULT_CONTEXT))
+    encoder = options.encoder_tokens
+    workload = Workload(
+        context_tokens=tokens,
+        batch=tokens_or(batch, "--batch", 1),
+        kv_dtype=kv_dtype,
+        dtype=options.dtype,
+        weights=options.weights,
+        state_dtype=options.state_dtype,
+        encoder_tokens=None if encoder is None else tokens_or(encoder, "--encoder-tokens", 1),
+        draft_layers=options.draft_layers,
+    )
+    notes = [ctx_note, batch_note, _default_context(ctx, tokens), _decimal_suffix(ctx, spec)]
+    return workload, [note for note in notes if note]
+
+
+def _default_context(ctx: str | None, tokens: int) -> str:
+    return "" if ctx is not None else f"context {tokens:,} by default (--ctx)"
+
+
+def _decimal_suffix(ctx: str | None, spec: ModelSpec) -> str:
+    """A note where 128k was typed and the model's limit is 128K."""
+    binary = binary_neighbour(ctx) if ctx else None
+    if ctx is None or binary is None:
+        return ""
+    limit = " the model's own limit," if binary == spec.max_context else ""
+    typed = ctx.strip()
+    return f"{typed} is {tokens_or(typed, '--ctx', 1):,} tokens; {typed[:-1]}{typed[-1].upper()} is{limit} {binary:,}"
+
+
+def _refuse_assumptions(size: CacheSize) -> None:
+    for note in notes_on(size):
+        if note.assumption:
+            raise KvcalcError(f"--strict: {note.text}", "leave --strict out, or state it in the spec")

@@ -1,0 +1,1 @@
+"""How a report looks: on a terminal, and in the formats that other programs read."""

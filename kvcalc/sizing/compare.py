@@ -1,0 +1,74 @@
+"""Models and formats side by side, with ratios to the first."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from kvcalc.report import Column, Report, Table, Value
+from kvcalc.sizing.need import CacheSize
+from kvcalc.sizing.notes import notes_on
+from kvcalc.sizing.report import size_document
+from kvcalc.units import plain_number
+
+SCHEMA = "kvcalc.compare/1"
+
+_RATIOS = ("bytes_per_token", "bytes_per_sequence", "total_bytes", "read_bytes_per_step")
+
+
+def compare_report(sizes: Sequence[CacheSize]) -> Report:
+    """The answer of `kvcalc compare`: one column a case, each figure beside its ratio to the first."""
+    first = sizes[0]
+    return Report(
+        document={
+            "schema": SCHEMA,
+            "cases": [{**size_document(size), "ratios": ratios(size, first)} for size in sizes],
+        },
+        title=(f"{len(sizes)} cases", f"context {_same(sizes, 'context_tokens')}", f"batch {_same(sizes, 'batch')}"),
+        tables=(_table(sizes),),
+        notes=tuple(dict.fromkeys(f"{size.spec.name}: {note.text}" for size in sizes for note in notes_on(size))),
+    )
+
+
+def ratios(size: CacheSize, first: CacheSize) -> dict[str, float | None]:
+    """Figures of `size` divided by those of `first`; None where the first has none."""
+    pairs = {name: (getattr(size, name), getattr(first, name)) for name in _RATIOS}
+    return {name: float(own / base) if base else None for name, (own, base) in pairs.items()}
+
+
+def _same(sizes: Sequence[CacheSize], name: str) -> str:
+    values = dict.fromkeys(getattr(size.workload, name) for size in sizes)
+    return ", ".join(f"{value:,}" for value in values)
+
+
+def _table(sizes: Sequence[CacheSize]) -> Table:
+    first = sizes[0]
+    columns = (
+        Column("model", "model"),
+        Column("kv_format", "KV"),
+        Column("context_tokens", "context", "tokens"),
+        Column("bytes_per_token", "a token", "exact bytes"),
+        Column("fixed_bytes_per_sequence", "fixed", "bytes"),
+        Column("bytes_per_sequence", "a sequence", "bytes"),
+        Column("total_bytes", "in all", "bytes"),
+        Column("stored_ratio", "stored", "ratio"),
+        Column("read_bytes_per_step", "read a step", "bytes"),
+        Column("read_ratio", "read", "ratio"),
+        Column("weight_bytes", "weights", "bytes"),
+    )
+    return Table(columns, [_cells(size, ratios(size, first)) for size in sizes])
+
+
+def _cells(size: CacheSize, ratio: dict[str, Any]) -> tuple[Value, ...]:
+    formats = dict.fromkeys(row.format for row in size.rows if row.component.keeps_entries)
+    return (
+        size.spec.name,
+        "+".join(formats) or "-",
+        size.workload.context_tokens,
+        plain_number(size.bytes_per_token),
+        size.fixed_bytes_per_sequence,
+        size.bytes_per_sequence,
+        size.total_bytes,
+        ratio["bytes_per_sequence"],
+        size.read_bytes_per_step,
+        ratio["read_bytes_per_step"],
+        size.weight_bytes,
+    )

@@ -1,0 +1,109 @@
+"""The catalogue as a whole: what it holds, what a spec says, whether all of it can be read."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
+from pathlib import Path
+
+from kvcalc.errors import KvcalcError, SpecError
+from kvcalc.model.catalog import catalogue_folder, locate
+from kvcalc.model.reader import read_specs
+from kvcalc.model.spec import ModelSpec
+from kvcalc.report import Column, Report, Table, Value
+from kvcalc.sizing.need import Workload, make_packer
+from kvcalc.sizing.rows import build_rows
+from kvcalc.units import plain_number
+
+SCHEMA = "kvcalc.models/1"
+
+_COLUMNS = (
+    Column("name", "model"),
+    Column("layers", "layers", "count"),
+    Column("caches", "caches"),
+    Column("bytes_per_token", "a token", "exact bytes"),
+    Column("fixed_bytes_per_sequence", "fixed", "bytes"),
+    Column("parameters", "parameters", "parameters"),
+    Column("max_context", "context", "tokens"),
+    Column("aliases", "aliases"),
+)
+
+
+def list_report() -> Report:
+    """The answer of `kvcalc models list`."""
+    rows = [_cells(spec) for path in spec_files([]) for spec in read_specs(path)]
+    keys = [column.key for column in _COLUMNS]
+    return Report(
+        document={"schema": SCHEMA, "models": [_entry(keys, cells) for cells in rows]},
+        title=("catalogue", f"{len(rows)} models", "kvcalc models show MODEL prints a spec"),
+        tables=(Table(_COLUMNS, rows),),
+    )
+
+
+def _entry(keys: Sequence[str], cells: Sequence[Value]) -> dict[str, object]:
+    entry: dict[str, object] = dict(zip(keys, cells, strict=True))
+    return {**entry, "aliases": str(entry["aliases"]).split()}
+
+
+def _cells(spec: ModelSpec) -> tuple[Value, ...]:
+    from kvcalc.model.parameters import count_parameters
+
+    rows = build_rows(spec.layers, spec.reads, make_packer(spec, Workload()))
+    growth = sum((row.bytes_per_token for row in rows), Fraction(0))
+    return (
+        spec.name,
+        len(spec.layers),
+        " + ".join(f"{row.layers} {row.name}" for row in rows),
+        plain_number(growth),
+        sum(row.fixed_bytes for row in rows),
+        count_parameters(spec).total,
+        spec.max_context,
+        " ".join(spec.aliases),
+    )
+
+
+def spec_text(name_or_path: str) -> str:
+    """The document of one model as it stands in its file, comments and all."""
+    path, name = locate(name_or_path)
+    text = path.read_text(encoding="utf-8")
+    if not name:
+        return text
+    documents = text.split("\n---")
+    chosen = [one for one in documents if f"name: {name}\n" in one] or documents
+    return chosen[0].strip("\n") + "\n"
+
+
+def validate(paths: Sequence[Path]) -> tuple[int, int, list[KvcalcError]]:
+    """Files and models read, and every problem found: specs that cannot be read, names claimed twice."""
+    files, models = spec_files(paths), 0
+    problems: list[KvcalcError] = []
+    owners: dict[str, str] = {}
+    for path in files:
+        try:
+            specs = read_specs(path)
+        except KvcalcError as error:
+            problems.append(error)
+            continue
+        models += len(specs)
+        problems += list(_claims(specs, path, owners))
+    return len(files), models, problems
+
+
+def _claims(specs: Iterable[ModelSpec], path: Path, owners: dict[str, str]) -> Iterator[SpecError]:
+    """Claim every name of `specs` in `owners`; an error for each that is taken."""
+    for spec in specs:
+        for name in (spec.name, *spec.aliases):
+            owner = owners.setdefault(name.casefold(), f"{spec.name} ({path})")
+            if owner != f"{spec.name} ({path})":
+                yield SpecError(
+                    f"{path}: {spec.name} claims {name}, which is {owner}", "a name or alias belongs to one spec"
+                )
+
+
+def spec_files(paths: Sequence[Path]) -> list[Path]:
+    """The YAML files that `paths` name, folders opened; the catalogue's where none is named."""
+    found: list[Path] = []
+    for path in paths or [catalogue_folder()]:
+        inside = sorted(one for one in path.glob("*") if one.suffix in (".yaml", ".yml")) if path.is_dir() else [path]
+        if not inside:
+            raise SpecError(f"{path}: no .yaml file in this folder", "name a spec file, or a folder of them")
+        found += inside
+    return found

@@ -1,0 +1,95 @@
+"""What an answer should say beside its numbers: copies, limits, assumptions."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from kvcalc.cache.formats import find_format
+from kvcalc.cache.sharding import WHOLE
+from kvcalc.sizing.need import CacheSize, components_of, foreign_sources, layers_of
+from kvcalc.sizing.packing import DEFAULT_DTYPE
+
+
+class Note(msgspec.Struct, frozen=True):
+    """One sentence; `assumption` marks what `--strict` refuses to rest on."""
+
+    text: str
+    assumption: bool = False
+
+
+def notes_on(size: CacheSize) -> list[Note]:
+    """Everything that a reader of `size` should know, most important first."""
+    return [*_changes(size), *_assumptions(size), *_context(size), *_ranks(size), *_formats(size), *_weights(size)]
+
+
+def _changes(size: CacheSize) -> Iterator[Note]:
+    if size.spec.overrides:
+        yield Note(f"changed by --set: {', '.join(size.spec.overrides)}")
+
+
+def _assumptions(size: CacheSize) -> Iterator[Note]:
+    for text in size.spec.assumed:
+        yield Note(f"assumed: {text}", assumption=True)
+    if size.spec.dtype is None and size.workload.dtype is None:
+        yield Note(f"assumed: the spec states no dtype, {DEFAULT_DTYPE} is taken (--dtype)", assumption=True)
+
+
+def _context(size: CacheSize) -> Iterator[Note]:
+    tokens, most = size.workload.context_tokens, size.spec.max_context
+    if most is not None and tokens > most:
+        yield Note(f"context {tokens:,} is past the model's own limit of {most:,}")
+    if size.workload.encoder_tokens and not any(row.component.is_encoder_fed for row in size.rows):
+        yield Note("--encoder-tokens changes nothing: no component keeps the encoder's tokens")
+
+
+def _ranks(size: CacheSize) -> Iterator[Note]:
+    sharding = size.sharding
+    if sharding.tp > 1:
+        yield from _tensor_parallel(size)
+    if sharding.dcp > 1 and sharding.tp % sharding.dcp:
+        yield Note(
+            f"--dcp {sharding.dcp} does not divide --tp {sharding.tp}: counted on {sharding.stage_ranks} ranks; "
+            "vLLM takes the decode-context ranks from the tensor-parallel ones and refuses this"
+        )
+    layers = layers_of(size.spec, size.workload)
+    foreign = sum(len(foreign_sources(size.spec, len(layers), stage)) for stage in size.stages)
+    if foreign:
+        yield Note(f"--pp {sharding.pp}: {foreign} cache(s) read from another stage are counted on both")
+    if sharding.dp > 1 and size.workload.batch % sharding.dp:
+        most = -(-size.workload.batch // sharding.dp)
+        yield Note(f"--dp {sharding.dp} does not divide the batch: the fullest rank holds {most} sequences")
+    if sharding.ep > 1:
+        yield Note("--ep moves experts only: the cache is the same on every rank")
+
+
+def _tensor_parallel(size: CacheSize) -> Iterator[Note]:
+    tp = size.sharding.tp
+    counts = {pair for row in size.rows for pair in row.component.shared_heads()}
+    for what, heads in sorted(counts):
+        if heads < tp:
+            copies = tp / heads
+            yield Note(f"{heads} {what} on {tp} ranks: heads are replicated, {copies:.3g} copies of each")
+        elif heads % tp:
+            yield Note(f"{heads} {what} do not divide by --tp {tp}: the fullest rank is counted; engines refuse this")
+    whole = sorted({row.name for row in size.rows if not row.component.shared_heads()})
+    if whole:
+        names = ", ".join(f"`{name}`" for name in whole)
+        yield Note(
+            f"{names} {'is' if len(whole) == 1 else 'are'} whole on each of the {tp} ranks: --tp does not divide it"
+        )
+
+
+def _formats(size: CacheSize) -> Iterator[Note]:
+    names = {part for row in size.rows for part in row.format.split(",") if row.component.parts(WHOLE)}
+    forms = {find_format(name.rpartition("=")[2]) for name in names}
+    yield from (Note(text) for text in sorted({form.note for form in forms if form.note}))
+
+
+def _weights(size: CacheSize) -> Iterator[Note]:
+    if size.parameters.total is None:
+        yield Note(f"parameters unknown: {size.parameters.unknown}")
+    if size.workload.draft_layers and size.parameters.total is not None:
+        yield Note("draft layers count in the cache, not in the weights")
+    unused = [one for one in components_of(size.spec.draft_layers) if one.keeps_entries]
+    if unused and not size.workload.draft_layers:
+        yield Note(f"without draft layers (MTP): --draft-layers {len(size.spec.draft_layers)} adds theirs")

@@ -1,0 +1,200 @@
+"""A CacheSize as a report: the JSON contract of `kvcalc size`, and the screen beside it."""
+
+from typing import Any
+
+from kvcalc.report import Bar, Column, Report, Table
+from kvcalc.sizing.need import CacheSize
+from kvcalc.sizing.notes import notes_on
+from kvcalc.sizing.rows import Row
+from kvcalc.units import count_of, exact_bytes, memory, plain_number
+
+SCHEMA = "kvcalc.size/1"
+
+
+def size_report(size: CacheSize) -> Report:
+    """The answer of `kvcalc size`."""
+    return Report(
+        document=size_document(size),
+        title=_title(size),
+        bars=tuple(_bars(size)),
+        lines=tuple(_lines(size)),
+        tables=(component_table(size),),
+        shown_tables=(),
+        notes=tuple(note.text for note in notes_on(size)),
+    )
+
+
+def size_document(size: CacheSize) -> dict[str, Any]:
+    """The versioned JSON document: plain numbers under names that carry the unit."""
+    notes = notes_on(size)
+    return {
+        "schema": SCHEMA,
+        "model": {"name": size.spec.name, "source": size.spec.source},
+        "request": request_document(size),
+        "kv_cache": {
+            "bytes_per_token": plain_number(size.bytes_per_token),
+            "fixed_bytes_per_sequence": size.fixed_bytes_per_sequence,
+            "bytes_per_sequence": size.bytes_per_sequence,
+            "total_bytes": size.total_bytes,
+            "bytes_per_rank": size.bytes_per_rank,
+            "all_ranks_bytes": size.all_ranks_bytes,
+            "replication": plain_number(size.replication),
+            "read_bytes_per_step": size.read_bytes_per_step,
+            "basis": "assumed" if any(note.assumption for note in notes) else "exact",
+            "components": [_component(row, size.workload.context_tokens) for row in size.rows],
+        },
+        "weights": {
+            "parameters": size.parameters.total,
+            "active_parameters": size.parameters.active,
+            "format": size.weights_format,
+            "bytes": size.weight_bytes,
+        },
+        "notes": [note.text for note in notes],
+    }
+
+
+def request_document(size: CacheSize) -> dict[str, Any]:
+    """What was asked, as it was understood."""
+    work, sharding = size.workload, size.sharding
+    return {
+        "context_tokens": work.context_tokens,
+        "batch": work.batch,
+        "kv_dtype": work.kv_dtype,
+        "dtype": size.packer.dtype,
+        "state_dtype": work.state_dtype,
+        "encoder_tokens": work.encoder_tokens,
+        "draft_layers": work.draft_layers,
+        "engine": None,
+        "tp": sharding.tp,
+        "pp": sharding.pp,
+        "dp": sharding.dp,
+        "ep": sharding.ep,
+        "dcp": sharding.dcp,
+        "set": list(size.spec.overrides),
+    }
+
+
+def _component(row: Row, tokens: int) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "kind": row.component.kind,
+        "layers": row.layers,
+        "format": row.format,
+        "entries_per_sequence": row.entries(tokens),
+        "bytes_per_entry": row.bytes_per_entry,
+        "fixed_bytes_per_layer": row.fixed_bytes_per_layer,
+        "bytes_per_sequence": row.stored_bytes(tokens),
+        "read_bytes_per_step": row.read_bytes(tokens),
+    }
+
+
+def component_table(size: CacheSize) -> Table:
+    """Every component, then the cache as a whole, for one sequence and for the batch."""
+    tokens, batch = size.workload.context_tokens, size.workload.batch
+    shown = [tuple(_component(row, tokens).values()) for row in size.rows]
+    total = ("kv_cache", None, None, None, None, None, None, size.bytes_per_sequence, size.read_bytes_per_step // batch)
+    rows = [(size.spec.name, tokens, batch, *cells, cells[-2] * batch) for cells in [*shown, total]]
+    return Table(_COMPONENT_COLUMNS, rows)
+
+
+_COMPONENT_COLUMNS = (
+    Column("model", "model"),
+    Column("context_tokens", "context", "tokens"),
+    Column("batch", "batch", "count"),
+    Column("component", "component"),
+    Column("kind", "kind"),
+    Column("layers", "layers", "count"),
+    Column("format", "format"),
+    Column("entries_per_sequence", "entries", "count"),
+    Column("bytes_per_entry", "an entry", "bytes"),
+    Column("fixed_bytes_per_layer", "fixed a layer", "bytes"),
+    Column("bytes_per_sequence", "a sequence", "bytes"),
+    Column("read_bytes_per_step", "read a step", "bytes"),
+    Column("total_bytes", "in all", "bytes"),
+)
+
+
+def _title(size: CacheSize) -> tuple[str, ...]:
+    work = size.workload
+    return (
+        size.spec.name,
+        f"{len(size.spec.layers)} layers: {_stack(size)}",
+        f"context {work.context_tokens:,}   batch {work.batch:,}   KV {_formats(size)}",
+    )
+
+
+def _stack(size: CacheSize) -> str:
+    kept = " + ".join(f"{row.layers} {row.name}" for row in size.rows)
+    return kept or "nothing is cached"
+
+
+def _formats(size: CacheSize) -> str:
+    names = list(dict.fromkeys(row.format for row in size.rows if row.component.keeps_entries))
+    return ", ".join(names) or size.packer.dtype
+
+
+def _bars(size: CacheSize) -> list[Bar]:
+    batch, tokens = size.workload.batch, size.workload.context_tokens
+    bars = [Bar("KV cache", size.total_bytes, f"per sequence {memory(size.bytes_per_sequence)}")]
+    if len(size.rows) > 1 or any(row.fixed_bytes for row in size.rows):
+        bars += [Bar(row.name, row.stored_bytes(tokens) * batch, _why(row, tokens), depth=1) for row in size.rows]
+    if size.weight_bytes is not None:
+        bars.append(Bar("weights", size.weight_bytes, _weights_detail(size), drawn=False))
+    return bars
+
+
+def _weights_detail(size: CacheSize) -> str:
+    total, active = size.parameters.total or 0, size.parameters.active
+    detail = f"{size.weights_format}, {total:,} parameters"
+    return detail if active in (None, total) else f"{detail}, {count_of(active or 0)} active"
+
+
+def _why(row: Row, tokens: int) -> str:
+    """How the row behaves as the context grows, and which layers keep and read it."""
+    layers = f"{row.layers} layer{'s' if row.layers != 1 else ''}"
+    readers = sum(count for _, count in row.reads)
+    shared = f", read by {readers}" if readers > row.layers else ""
+    if row.component.grows:
+        return f"grows {memory(row.bytes_per_token)} a token, {layers}{shared}"
+    cap = row.component.span.cap
+    if not row.component.keeps_entries or row.entries(1) == cap:
+        return f"constant, {layers}{shared}"
+    verb = "full since token" if cap is not None and tokens >= cap else "fills at token"
+    return f"{verb} {cap:,}, {layers}{shared}"
+
+
+def _lines(size: CacheSize) -> list[str]:
+    lines = [
+        f"one more token costs {exact_bytes(size.bytes_per_token)} a sequence   "
+        f"read per decode step {memory(size.read_bytes_per_step)}"
+    ]
+    if size.fixed_bytes_per_sequence:
+        lines.append(f"fixed, once windows are full: {exact_bytes(size.fixed_bytes_per_sequence)} a sequence")
+    if size.sharding.stage_ranks * size.sharding.pp * size.sharding.dp > 1:
+        copies = f", {float(size.replication):.3g} copies" if size.replication != 1 else ""
+        lines.append(f"fullest rank {memory(size.bytes_per_rank)}   all ranks {memory(size.all_ranks_bytes)}{copies}")
+    return lines + list(_what_if(size))
+
+
+def _what_if(size: CacheSize) -> list[str]:
+    """What the model's savings are worth: every cache global, every reader with a cache of its own."""
+    tokens, batch, now = size.workload.context_tokens, size.workload.batch, size.bytes_per_sequence
+    lines = []
+    unbounded = sum(
+        row.layers * (_entries_unbounded(row, tokens) * row.bytes_per_entry + row.fixed_bytes_per_layer)
+        for row in size.rows
+    )
+    if now and unbounded > now:
+        lines.append(f"if every layer were global: {memory(unbounded * batch)} ({unbounded / now:.1f}x)")
+    own = sum(
+        row.stored_bytes(tokens) // row.layers * max(row.layers, sum(n for _, n in row.reads)) for row in size.rows
+    )
+    if now and own > now:
+        lines.append(f"if every reader kept its own: {memory(own * batch)} ({own / now:.1f}x)")
+    return lines
+
+
+def _entries_unbounded(row: Row, tokens: int) -> int:
+    if not row.component.keeps_entries:
+        return 0
+    return int(row.component.unbounded().entries(tokens))
