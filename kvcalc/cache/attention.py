@@ -14,12 +14,12 @@ def _check_grouping(q_heads: int | None, kv_heads: int) -> None:
         raise ValueError(f"q_heads {q_heads} is no multiple of kv_heads {kv_heads}: each KV head serves a whole group")
 
 
-def _head_parameters(hidden: int, heads: int, widths: tuple[int, int], own: bool, bias: Bias, qk_norm: QkNorm) -> int:
-    """Two projections of `heads` heads, read from the hidden state (`own`: K and V) or back into it (Q and O)."""
-    first, second = heads * widths[0], heads * widths[1]
-    count = hidden * (first + second)
-    count += {"none": 0, "qkv": first + (second if own else 0), "all": first + (second if own else hidden)}[bias]
-    return count + {"none": 0, "head": widths[0], "full": first}[qk_norm]
+def _bias_parameters(bias: Bias, qkv: int, output: int) -> int:
+    return {"none": 0, "qkv": qkv, "all": qkv + output}[bias]
+
+
+def _norm_parameters(qk_norm: QkNorm, heads: int, width: int) -> int:
+    return {"none": 0, "head": width, "full": heads * width}[qk_norm]
 
 
 class Kv(Attended, frozen=True, kw_only=True, tag="kv"):
@@ -47,6 +47,11 @@ class Kv(Attended, frozen=True, kw_only=True, tag="kv"):
         return Part("k", heads, self.widths[0]), Part("v", heads, self.widths[1])
 
     @property
+    def geometry(self) -> str:
+        k, v = self.widths
+        return f"{self.kv_heads} KV head{'s' if self.kv_heads > 1 else ''} x {k if k == v else f'{k}/{v}'}"
+
+    @property
     def is_default_source(self) -> bool:
         return True
 
@@ -59,13 +64,17 @@ class Kv(Attended, frozen=True, kw_only=True, tag="kv"):
 
     def projection_parameters(self, hidden: int, source: Component | None) -> int:
         """K and V projections, and Q and O where it owns queries; biases and norms as the spec says."""
-        kept = _head_parameters(hidden, self.kv_heads, self.widths, True, self.bias, self.qk_norm)
+        width = self.kv_heads * sum(self.widths)
+        norm = _norm_parameters(self.qk_norm, self.kv_heads, self.widths[0])
+        kept = hidden * width + _bias_parameters(self.bias, width, 0) + norm
         return kept + self.query_parameters(hidden, self.q_heads or 0, self.bias, self.qk_norm)
 
     def query_parameters(self, hidden: int, q_heads: int, bias: Bias, qk_norm: QkNorm) -> int:
         if not q_heads:
             return 0
-        return _head_parameters(hidden, q_heads, self.widths, False, bias, qk_norm)
+        asked, answered = (q_heads * width for width in self.widths)
+        norm = _norm_parameters(qk_norm, q_heads, self.widths[0])
+        return hidden * (asked + answered) + _bias_parameters(bias, asked, hidden) + norm
 
 
 class Cross(Kv, frozen=True, kw_only=True, tag="cross"):
@@ -120,6 +129,10 @@ class Latent(Attended, frozen=True, kw_only=True, tag="latent"):
         return (latent, Part("rope", 1, self.rope_dim)) if self.rope_dim else (latent,)
 
     @property
+    def geometry(self) -> str:
+        return f"{self.latent_dim} + {self.rope_dim} latent" if self.rope_dim else f"{self.latent_dim} latent"
+
+    @property
     def is_default_source(self) -> bool:
         return True
 
@@ -149,6 +162,10 @@ class Index(Attended, frozen=True, kw_only=True, tag="index"):
 
     def parts(self, sharding: Sharding) -> tuple[Part, ...]:
         return (Part("index", 1, self.head_dim),)
+
+    @property
+    def geometry(self) -> str:
+        return f"{self.head_dim} key"
 
     def projection_parameters(self, hidden: int, source: Component | None) -> int | None:
         """DeepSeek-V3.2's indexer: queries from the low-rank query, a key with a layer norm, a weight a head."""

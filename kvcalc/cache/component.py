@@ -117,6 +117,12 @@ class Component(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", for
         """How many entries one decode step of its own layer reads."""
         return at_most(self.entries(tokens), self.top_k)
 
+    @property
+    def geometry(self) -> str:
+        """Its shape in words, as a person names it: `8 KV heads x 128`."""
+        shapes = [state.shape for state in self.states(WHOLE)]
+        return " x ".join(map(str, max(shapes, key=math.prod))) if shapes else ""
+
     def pinned_format(self) -> str | None:
         """The format that the spec pins, where it pins one."""
         return None

@@ -67,5 +67,5 @@ def _decimal_suffix(ctx: str | None, spec: ModelSpec) -> str:
 
 def _refuse_assumptions(size: CacheSize) -> None:
     for note in notes_on(size):
-        if note.assumption:
+        if note.assumes:
             raise KvcalcError(f"--strict: {note.text}", "leave --strict out, or state it in the spec")

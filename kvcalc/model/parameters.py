@@ -46,6 +46,7 @@ class _Tally:
         self.hidden = spec.hidden_size
         self.sources = spec.source_of()
         self.counted: set[str] = set()
+        self.seen: dict[tuple[int, tuple[int, ...]], int] = {}
 
     def count(self) -> int:
         layers = sum(self._layer(index, layer) for index, layer in enumerate(self.spec.layers))
@@ -60,6 +61,16 @@ class _Tally:
         return (embeddings + spec.final_norm_vectors) * self.hidden + spec.extra_parameters
 
     def _layer(self, index: int, layer: Layer) -> int:
+        """Parameters of one layer; equal layers are one object, so most are counted already."""
+        if layer.shares_weights:
+            return self._count_layer(index, layer)
+        sources = tuple(id(self.sources.get((index, position))) for position in range(len(layer.components)))
+        key = id(layer), sources
+        if key not in self.seen:
+            self.seen[key] = self._count_layer(index, layer)
+        return self.seen[key]
+
+    def _count_layer(self, index: int, layer: Layer) -> int:
         norms = self.spec.norm_vectors if layer.norm_vectors is None else layer.norm_vectors
         _refuse_without_queries(layer.components)
         mixers = sum(

@@ -46,6 +46,7 @@ def resolve(document: Document, overrides: Sequence[str] = ()) -> ModelSpec:
         **kept,
         aliases=tuple(document.aliases),
         assumed=tuple(document.assumed),
+        assumed_parameters=tuple(document.assumed_parameters),
         layers=layers,
         draft_layers=draft,
         encoder=encoder,
@@ -54,7 +55,7 @@ def resolve(document: Document, overrides: Sequence[str] = ()) -> ModelSpec:
     )
 
 
-_SEQUENCES = {"aliases", "assumed", "layers", "draft_layers", "encoder"}
+_SEQUENCES = {"aliases", "assumed", "assumed_parameters", "layers", "draft_layers", "encoder"}
 _PLAIN_KEYS = [
     key for key in ModelSpec.__struct_fields__ if key in Document.__struct_fields__ and key not in _SEQUENCES
 ]

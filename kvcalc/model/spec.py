@@ -108,6 +108,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     aliases: list[Label] = []
     source: str | None = None
     assumed: list[str] = []
+    assumed_parameters: list[str] = []
     max_context: Count | None = None
     hidden_size: Count | None = None
     vocab_size: Count | None = None
@@ -134,6 +135,11 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     norm_vectors: int | None = None
     extra_parameters: int = 0
 
+    @property
+    def shares_weights(self) -> bool:
+        """Whether some of its weights are another layer's too."""
+        return any(one.weights for one in self.components) or bool(self.mlp and self.mlp.weights)
+
 
 class Read(msgspec.Struct, frozen=True, kw_only=True):
     """Component `reader` of layer `layer` reads component `owner` of layer `owner_layer`, kept there."""
@@ -155,6 +161,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
     source: str | None = None
     assumed: tuple[str, ...] = ()
+    assumed_parameters: tuple[str, ...] = ()
     max_context: int | None = None
     hidden_size: int | None = None
     vocab_size: int | None = None

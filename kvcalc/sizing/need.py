@@ -114,7 +114,8 @@ def size_workload(spec: ModelSpec, workload: Workload, sharding: Sharding) -> Ca
     if per_sequence * workload.batch * sharding.stage_ranks > MOST_BYTES:
         raise KvcalcError("the cache would pass 8 EiB", "check the digits of --ctx and --batch")
     stages = split_stages(len(layers), sharding.pp)
-    stage_bytes = [_stage_bytes(spec, layers, stage, packer, workload, sharding) for stage in stages]
+    held = [_held_by(spec, layers, stage) for stage in stages]
+    stage_bytes = [_rank_bytes(one, packer, workload.context_tokens, sharding) for one in held]
     return CacheSize(
         spec=spec,
         workload=workload,
@@ -175,23 +176,20 @@ def split_stages(layers: int, pp: int) -> tuple[tuple[int, int], ...]:
     return tuple(zip([0, *ends[:-1]], ends, strict=True))
 
 
-def _stage_bytes(
-    spec: ModelSpec,
-    layers: Sequence[Layer],
-    stage: tuple[int, int],
-    packer: Packer,
-    workload: Workload,
-    sharding: Sharding,
-) -> int:
-    """Bytes of one sequence on one rank of a stage, a source read from another stage counted here too."""
+def _held_by(spec: ModelSpec, layers: Sequence[Layer], stage: tuple[int, int]) -> list[Component]:
+    """What a rank of a stage holds: its layers' components, and a copy of each source read from another stage."""
     first, end = stage
-    held = [one for layer in layers[first:end] for one in layer.components]
-    held += [layers[layer].components[position] for layer, position in foreign_sources(spec, len(layers), stage)]
-    once: dict[int, int] = {}
+    foreign = foreign_sources(spec, len(layers), stage)
+    return components_of(layers[first:end]) + [layers[layer].components[position] for layer, position in foreign]
+
+
+def _rank_bytes(held: Sequence[Component], packer: Packer, tokens: int, sharding: Sharding) -> int:
+    """Bytes of one sequence on one rank; equal components are weighed once."""
+    weighed: dict[int, int] = {}
     for component in held:
-        if id(component) not in once:
-            once[id(component)] = packer.rank_bytes(component, workload.context_tokens, sharding)
-    return sum(once[id(component)] for component in held)
+        if id(component) not in weighed:
+            weighed[id(component)] = packer.rank_bytes(component, tokens, sharding)
+    return sum(weighed[id(component)] for component in held)
 
 
 def foreign_sources(spec: ModelSpec, layers: int, stage: tuple[int, int]) -> set[tuple[int, int]]:

@@ -1,6 +1,7 @@
 """What an answer should say beside its numbers: copies, limits, assumptions."""
 
 from collections.abc import Iterator
+from typing import Literal
 
 import msgspec
 
@@ -11,15 +12,20 @@ from kvcalc.sizing.packing import DEFAULT_DTYPE
 
 
 class Note(msgspec.Struct, frozen=True):
-    """One sentence; `assumption` marks what `--strict` refuses to rest on."""
+    """One sentence; `assumes` says what rests on it, which `--strict` refuses: the cache or the weights."""
 
     text: str
-    assumption: bool = False
+    assumes: Literal["", "cache", "weights"] = ""
 
 
 def notes_on(size: CacheSize) -> list[Note]:
     """Everything that a reader of `size` should know, most important first."""
     return [*_changes(size), *_assumptions(size), *_context(size), *_ranks(size), *_formats(size), *_weights(size)]
+
+
+def basis(size: CacheSize, *parts: str) -> str:
+    """`exact`, or `assumed` where any of `parts` (cache, weights) rests on an assumption."""
+    return "assumed" if any(note.assumes in parts for note in notes_on(size)) else "exact"
 
 
 def _changes(size: CacheSize) -> Iterator[Note]:
@@ -29,9 +35,11 @@ def _changes(size: CacheSize) -> Iterator[Note]:
 
 def _assumptions(size: CacheSize) -> Iterator[Note]:
     for text in size.spec.assumed:
-        yield Note(f"assumed: {text}", assumption=True)
+        yield Note(f"assumed: {text}", "cache")
+    for text in size.spec.assumed_parameters:
+        yield Note(f"assumed for the weights: {text}", "weights")
     if size.spec.dtype is None and size.workload.dtype is None:
-        yield Note(f"assumed: the spec states no dtype, {DEFAULT_DTYPE} is taken (--dtype)", assumption=True)
+        yield Note(f"assumed: the spec states no dtype, {DEFAULT_DTYPE} is taken (--dtype)", "cache")
 
 
 def _context(size: CacheSize) -> Iterator[Note]:

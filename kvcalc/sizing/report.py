@@ -4,7 +4,7 @@ from typing import Any
 
 from kvcalc.report import Bar, Column, Report, Table
 from kvcalc.sizing.need import CacheSize
-from kvcalc.sizing.notes import notes_on
+from kvcalc.sizing.notes import basis, notes_on
 from kvcalc.sizing.rows import Row
 from kvcalc.units import count_of, exact_bytes, memory, plain_number
 
@@ -40,7 +40,7 @@ def size_document(size: CacheSize) -> dict[str, Any]:
             "all_ranks_bytes": size.all_ranks_bytes,
             "replication": plain_number(size.replication),
             "read_bytes_per_step": size.read_bytes_per_step,
-            "basis": "assumed" if any(note.assumption for note in notes) else "exact",
+            "basis": basis(size, "cache"),
             "components": [_component(row, size.workload.context_tokens) for row in size.rows],
         },
         "weights": {
@@ -48,6 +48,7 @@ def size_document(size: CacheSize) -> dict[str, Any]:
             "active_parameters": size.parameters.active,
             "format": size.weights_format,
             "bytes": size.weight_bytes,
+            "basis": basis(size, "weights"),
         },
         "notes": [note.text for note in notes],
     }
@@ -78,6 +79,7 @@ def _component(row: Row, tokens: int) -> dict[str, Any]:
     return {
         "name": row.name,
         "kind": row.component.kind,
+        "geometry": row.component.geometry,
         "layers": row.layers,
         "format": row.format,
         "entries_per_sequence": row.entries(tokens),
@@ -92,7 +94,18 @@ def component_table(size: CacheSize) -> Table:
     """Every component, then the cache as a whole, for one sequence and for the batch."""
     tokens, batch = size.workload.context_tokens, size.workload.batch
     shown = [tuple(_component(row, tokens).values()) for row in size.rows]
-    total = ("kv_cache", None, None, None, None, None, None, size.bytes_per_sequence, size.read_bytes_per_step // batch)
+    total = (
+        "kv_cache",
+        None,
+        None,
+        None,
+        None,
+        None,
+        None,
+        None,
+        size.bytes_per_sequence,
+        size.read_bytes_per_step // batch,
+    )
     rows = [(size.spec.name, tokens, batch, *cells, cells[-2] * batch) for cells in [*shown, total]]
     return Table(_COMPONENT_COLUMNS, rows)
 
@@ -103,6 +116,7 @@ _COMPONENT_COLUMNS = (
     Column("batch", "batch", "count"),
     Column("component", "component"),
     Column("kind", "kind"),
+    Column("geometry", "geometry"),
     Column("layers", "layers", "count"),
     Column("format", "format"),
     Column("entries_per_sequence", "entries", "count"),
@@ -124,8 +138,9 @@ def _title(size: CacheSize) -> tuple[str, ...]:
 
 
 def _stack(size: CacheSize) -> str:
-    kept = " + ".join(f"{row.layers} {row.name}" for row in size.rows)
-    return kept or "nothing is cached"
+    if len(size.rows) == 1:
+        return f"{size.rows[0].layers} {size.rows[0].name} of {size.rows[0].component.geometry}"
+    return " + ".join(f"{row.layers} {row.name}" for row in size.rows) or "nothing is cached"
 
 
 def _formats(size: CacheSize) -> str:
@@ -151,7 +166,7 @@ def _weights_detail(size: CacheSize) -> str:
 
 def _why(row: Row, tokens: int) -> str:
     """How the row behaves as the context grows, and which layers keep and read it."""
-    layers = f"{row.layers} layer{'s' if row.layers != 1 else ''}"
+    layers = f"{row.layers} layer{'s' if row.layers != 1 else ''} of {row.component.geometry}"
     readers = sum(count for _, count in row.reads)
     shared = f", read by {readers}" if readers > row.layers else ""
     if row.component.grows:

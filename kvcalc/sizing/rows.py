@@ -61,34 +61,48 @@ class Row(msgspec.Struct, frozen=True):
 
 def build_rows(layers: Sequence[Layer], reads: Sequence[Read], packer: Packer) -> tuple[Row, ...]:
     """The rows of a model in order of first appearance; a later row of a name is NAME-2."""
-    readers = _readers(layers, reads)
-    groups: dict[Any, tuple[Component, int, Counter[int | None]]] = {}
-    keys: dict[int, Any] = {}
-    for index, layer in enumerate(layers):
-        for position, component in enumerate(layer.components):
-            if id(component) not in keys:
-                keys[id(component)] = _key(component, packer)
-            key = keys[id(component)]
-            if key is None:
-                continue
-            first, count, limits = groups.setdefault(key, (component, 0, Counter()))
-            limits.update(readers[index, position])
-            groups[key] = first, count + 1, limits
-    return tuple(_row(*group, name, packer) for group, name in zip(groups.values(), _names(groups), strict=True))
+    groups: dict[Any, _Group] = {}
+    of_component: dict[int, _Group | None] = {}
+    for component in (one for layer in layers for one in layer.components):
+        if id(component) not in of_component:
+            key = _key(component, packer)
+            of_component[id(component)] = None if key is None else groups.setdefault(key, _Group(component))
+        group = of_component[id(component)]
+        if group is not None:
+            group.add_owner(component)
+    for read in reads:
+        if read.layer < len(layers):
+            source = layers[read.owner_layer].components[read.owner]
+            limit = layers[read.layer].components[read.reader].read_limit(source)
+            of_component[id(source)].limits[limit] += 1  # type: ignore[union-attr]
+    return tuple(group.row(name, packer) for group, name in zip(groups.values(), _names(groups), strict=True))
 
 
-def _row(component: Component, count: int, limits: "Counter[int | None]", name: str, packer: Packer) -> Row:
-    return Row(
-        name=name,
-        component=component,
-        layers=count,
-        format=packer.format_name(component),
-        bytes_per_entry=packer.entry_bytes(component),
-        fixed_bytes_per_layer=packer.state_bytes(component),
-        reads=tuple(limits.items()),
-        entry_format=packer.entry_format(component) if component.keeps_entries else None,
-        states=tuple((state.shape, packer.state_value_bytes(state)) for state in component.states(WHOLE)),
-    )
+class _Group:
+    """Alike components while they are being counted."""
+
+    def __init__(self, first: Component) -> None:
+        self.first, self.layers = first, 0
+        self.limits: Counter[int | None] = Counter()
+
+    def add_owner(self, component: Component) -> None:
+        self.layers += 1
+        if component.keeps_entries:
+            self.limits[component.top_k] += 1
+
+    def row(self, name: str, packer: Packer) -> Row:
+        first = self.first
+        return Row(
+            name=name,
+            component=first,
+            layers=self.layers,
+            format=packer.format_name(first),
+            bytes_per_entry=packer.entry_bytes(first),
+            fixed_bytes_per_layer=packer.state_bytes(first),
+            reads=tuple(self.limits.items()),
+            entry_format=packer.entry_format(first) if first.keeps_entries else None,
+            states=tuple((state.shape, packer.state_value_bytes(state)) for state in first.states(WHOLE)),
+        )
 
 
 def _key(component: Component, packer: Packer) -> Any:
@@ -106,18 +120,3 @@ def _names(groups: dict[Any, Any]) -> list[str]:
         seen[name] += 1
         names.append(name if seen[name] == 1 else f"{name}-{seen[name]}")
     return names
-
-
-def _readers(layers: Sequence[Layer], reads: Sequence[Read]) -> dict[tuple[int, int], "Counter[int | None]"]:
-    """For each place that keeps entries, how many readers take at most how many of them."""
-    readers: dict[tuple[int, int], Counter[int | None]] = {}
-    for index, layer in enumerate(layers):
-        for position, component in enumerate(layer.components):
-            own = Counter({component.top_k: 1}) if component.keeps_entries else Counter()
-            readers[index, position] = own
-    for read in reads:
-        if read.layer < len(layers):
-            source = layers[read.owner_layer].components[read.owner]
-            limit = layers[read.layer].components[read.reader].read_limit(source)
-            readers[read.owner_layer, read.owner][limit] += 1
-    return readers
