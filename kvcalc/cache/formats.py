@@ -31,6 +31,10 @@ class Format(msgspec.Struct, frozen=True):
         """The arithmetic behind `entry_bytes`, with numbers put in."""
         return self.layout.formula(parts)
 
+    def value_bytes(self) -> str:
+        """Bytes of one value as printed: `2 B`, `9/16 B`; empty for a layout of whole entries."""
+        return self.layout.value_bytes()
+
     def bulk_bytes(self, values: int, what: str) -> int:
         """Bytes of `values` values that form no entry (a state, weights), the last block counted whole."""
         return self.layout.bulk_bytes(values, f"{self.name} for {what}")

@@ -34,6 +34,10 @@ class Layout(msgspec.Struct, frozen=True):
         """The arithmetic behind `entry_bytes`, with numbers put in."""
         raise NotImplementedError
 
+    def value_bytes(self) -> str:
+        """Bytes of one value as printed: `2 B`, or `9/16 B` where blocks are scaled; empty for whole entries."""
+        return ""
+
     def bulk_bytes(self, values: int, what: str) -> int:
         """Bytes of `values` values in a row, a last incomplete block counted whole."""
         raise FormatError(f"{what}: this format lays out cache entries only", "use bf16, fp32 or fp8")
@@ -70,7 +74,6 @@ class Blocks(Layout, frozen=True):
         return _sum_of(runs)
 
     def value_bytes(self) -> str:
-        """Bytes of one value as printed: `2 B`, or `9/16 B` where blocks are scaled."""
         return f"{self.size} B" if self.values == 1 else f"{self.size}/{self.values} B"
 
     def _vectors(self, parts: Sequence[Part]) -> Sequence[Part]:

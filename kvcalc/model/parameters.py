@@ -12,7 +12,8 @@ class ParameterCount(msgspec.Struct, frozen=True):
     """`total` parameters held and `active` ones a token passes, None where unknown, with the reason.
 
     Active leaves out the experts that a token is not routed to and counts a shared block at each of
-    its passes; embeddings and the LM head are in both.
+    its passes; embeddings and the LM head are in both, `lookup_parameters` (tables of which a token
+    reads a row) in the total only.
     """
 
     total: int | None
@@ -58,7 +59,8 @@ class _Tally:
         if spec.vocab_size is None:
             raise _UnknownError("the spec states no vocab_size")
         embeddings = spec.vocab_size * (1 if spec.tie_embeddings else 2) + spec.position_embeddings
-        return (embeddings + spec.final_norm_vectors) * self.hidden + spec.extra_parameters
+        looked_up = 0 if self.active else spec.lookup_parameters
+        return (embeddings + spec.final_norm_vectors) * self.hidden + spec.extra_parameters + looked_up
 
     def _layer(self, index: int, layer: Layer) -> int:
         """Parameters of one layer; equal layers are one object, so most are counted already."""

@@ -45,8 +45,6 @@ def resolve(document: Document, overrides: Sequence[str] = ()) -> ModelSpec:
     return ModelSpec(
         **kept,
         aliases=tuple(document.aliases),
-        assumed=tuple(document.assumed),
-        assumed_parameters=tuple(document.assumed_parameters),
         layers=layers,
         draft_layers=draft,
         encoder=encoder,
@@ -55,7 +53,7 @@ def resolve(document: Document, overrides: Sequence[str] = ()) -> ModelSpec:
     )
 
 
-_SEQUENCES = {"aliases", "assumed", "assumed_parameters", "layers", "draft_layers", "encoder"}
+_SEQUENCES = {"aliases", "layers", "draft_layers", "encoder"}
 _PLAIN_KEYS = [
     key for key in ModelSpec.__struct_fields__ if key in Document.__struct_fields__ and key not in _SEQUENCES
 ]

@@ -100,6 +100,15 @@ class LayerEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     extra_parameters: ExtraParameters = 0
 
 
+class Assumed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a spec states without a source that could be read, by what rests on it."""
+
+    cache: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+    weights: tuple[str, ...] = ()
+    other: tuple[str, ...] = ()
+
+
 class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A spec as it stands in a YAML file."""
 
@@ -107,8 +116,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     layers: Annotated[list[LayerEntry | str], msgspec.Meta(min_length=1)]
     aliases: list[Label] = []
     source: str | None = None
-    assumed: list[str] = []
-    assumed_parameters: list[str] = []
+    assumed: Assumed = Assumed()
     max_context: Count | None = None
     hidden_size: Count | None = None
     vocab_size: Count | None = None
@@ -119,6 +127,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     norm_vectors: CountOrZero = 2
     final_norm_vectors: CountOrZero = 1
     extra_parameters: ExtraParameters = 0
+    lookup_parameters: Parameters = 0
     prefill_layers: Count | None = None
     blocks: dict[str, LayerEntry] = {}
     mixers: dict[str, AnyComponent | list[AnyComponent | str]] = {}
@@ -160,8 +169,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     reads: tuple[Read, ...] = ()
     aliases: tuple[str, ...] = ()
     source: str | None = None
-    assumed: tuple[str, ...] = ()
-    assumed_parameters: tuple[str, ...] = ()
+    assumed: Assumed = Assumed()
     max_context: int | None = None
     hidden_size: int | None = None
     vocab_size: int | None = None
@@ -172,6 +180,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     norm_vectors: int = 2
     final_norm_vectors: int = 1
     extra_parameters: int = 0
+    lookup_parameters: int = 0
     prefill_layers: int | None = None
     overrides: tuple[str, ...] = ()
 

@@ -47,8 +47,8 @@ def fixed_formula(row: Row) -> str:
     """What no longer grows, as arithmetic: a full window, or the states."""
     if row.component.keeps_entries:
         return f"{row.component.span.cap:,} x {_entry_formula(row)}"
-    runs = [f"{' x '.join(map(str, shape))} x {width} B" for shape, width in row.states]
-    return f"{row.layers} x ({' + '.join(runs)})" if len(runs) > 1 else f"{row.layers} x {runs[0]}"
+    states = " + ".join(row.states)
+    return f"{row.layers} x ({states})" if len(row.states) > 1 else f"{row.layers} x {states}"
 
 
 def _terms(size: CacheSize) -> list[tuple[Row, str, str, int | float]]:

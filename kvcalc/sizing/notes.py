@@ -12,10 +12,10 @@ from kvcalc.sizing.packing import DEFAULT_DTYPE
 
 
 class Note(msgspec.Struct, frozen=True):
-    """One sentence; `assumes` says what rests on it, which `--strict` refuses: the cache or the weights."""
+    """One sentence; `assumes` says what rests on it, which `--strict` refuses."""
 
     text: str
-    assumes: Literal["", "cache", "weights"] = ""
+    assumes: Literal["", "cache", "reads", "weights"] = ""
 
 
 def notes_on(size: CacheSize) -> list[Note]:
@@ -24,8 +24,8 @@ def notes_on(size: CacheSize) -> list[Note]:
 
 
 def basis(size: CacheSize, *parts: str) -> str:
-    """`exact`, or `assumed` where any of `parts` (cache, weights) rests on an assumption."""
-    return "assumed" if any(note.assumes in parts for note in notes_on(size)) else "exact"
+    """`exact`, or `assumed` where any of `parts` (cache, reads, weights) rests on an assumption."""
+    return "assumed" if any(note.assumes in parts for note in _assumptions(size)) else "exact"
 
 
 def _changes(size: CacheSize) -> Iterator[Note]:
@@ -34,10 +34,10 @@ def _changes(size: CacheSize) -> Iterator[Note]:
 
 
 def _assumptions(size: CacheSize) -> Iterator[Note]:
-    for text in size.spec.assumed:
-        yield Note(f"assumed: {text}", "cache")
-    for text in size.spec.assumed_parameters:
-        yield Note(f"assumed for the weights: {text}", "weights")
+    assumed = size.spec.assumed
+    yield from (Note(f"assumed: {text}", "cache") for text in assumed.cache)
+    yield from (Note(f"assumed for what is read: {text}", "reads") for text in assumed.reads)
+    yield from (Note(f"assumed for the weights: {text}", "weights") for text in assumed.weights)
     if size.spec.dtype is None and size.workload.dtype is None:
         yield Note(f"assumed: the spec states no dtype, {DEFAULT_DTYPE} is taken (--dtype)", "cache")
 

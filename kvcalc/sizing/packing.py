@@ -1,7 +1,6 @@
 """Which format each component takes, and what it then weighs on one rank."""
 
 from collections.abc import Iterable
-from fractions import Fraction
 
 import msgspec
 
@@ -98,9 +97,9 @@ class Packer:
             for state in component.states(sharding)
         )
 
-    def state_value_bytes(self, state: State) -> Fraction:
-        """Bytes of one number of a state."""
-        return Fraction(find_format(self.state_format(state)).bulk_bytes(state.values, state.name), state.values)
+    def state_formula(self, state: State) -> str:
+        """A state as arithmetic: `32 x 128 x 128 x 4 B`."""
+        return f"{' x '.join(map(str, state.shape))} x {find_format(self.state_format(state)).value_bytes()}"
 
     def format_name(self, component: Component) -> str:
         """How an answer names the component's format: its entries', or its states' where it has only those."""

@@ -41,6 +41,7 @@ def size_document(size: CacheSize) -> dict[str, Any]:
             "replication": plain_number(size.replication),
             "read_bytes_per_step": size.read_bytes_per_step,
             "basis": basis(size, "cache"),
+            "read_basis": basis(size, "cache", "reads"),
             "components": [_component(row, size.workload.context_tokens) for row in size.rows],
         },
         "weights": {

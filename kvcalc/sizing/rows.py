@@ -28,8 +28,8 @@ class Row(msgspec.Struct, frozen=True):
     fixed_bytes_per_layer: int
     reads: tuple[tuple[int | None, int], ...]
     entry_format: EntryFormat | None = None
-    states: tuple[tuple[tuple[int, ...], Fraction], ...] = ()
-    """Shape and bytes a value of each state."""
+    states: tuple[str, ...] = ()
+    """Each state as arithmetic."""
 
     def entries(self, tokens: Any) -> Any:
         """Entries that one layer keeps after `tokens` tokens (an array where `tokens` is one)."""
@@ -101,7 +101,7 @@ class _Group:
             fixed_bytes_per_layer=packer.state_bytes(first),
             reads=tuple(self.limits.items()),
             entry_format=packer.entry_format(first) if first.keeps_entries else None,
-            states=tuple((state.shape, packer.state_value_bytes(state)) for state in first.states(WHOLE)),
+            states=tuple(packer.state_formula(state) for state in first.states(WHOLE)),
         )
 
 
