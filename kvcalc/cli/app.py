@@ -78,7 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KvcalcError as error:
         return _complain(error.message, error.hint, error.exit_code)
     except TyperException as error:
-        return _complain(error.format_message(), _usage_hint(error), 2)
+        # Without a message it has printed the help that a bare group asks for.
+        return _complain(error.format_message(), _usage_hint(error), 2) if error.format_message() else 0
     except (typer.Abort, KeyboardInterrupt):
         return 130
     except BrokenPipeError:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 import typer
@@ -60,6 +60,7 @@ class OutputFormat(StrEnum):
 class RequestOptions(msgspec.Struct, frozen=True):
     """The workload: how long, how many, in which formats."""
 
+    PANEL: ClassVar = "Workload"
     ctx: Annotated[
         str | None,
         typer.Option("--ctx", "--context-length", metavar="TOKENS", help="Context: 8192, 8K = 8,192, 8k = 8,000."),
@@ -93,6 +94,7 @@ class RequestOptions(msgspec.Struct, frozen=True):
 class KvDtypeOption(msgspec.Struct, frozen=True):
     """One KV format request."""
 
+    PANEL: ClassVar = "Workload"
     kv_dtype: Annotated[
         str,
         typer.Option(
@@ -108,6 +110,7 @@ class KvDtypeOption(msgspec.Struct, frozen=True):
 class ShardingOptions(msgspec.Struct, frozen=True):
     """Ranks that the model is spread over."""
 
+    PANEL: ClassVar = "Ranks"
     tp: Annotated[int, typer.Option("--tp", "--tensor-parallel-size", "-tp", metavar="N", help="Tensor parallel.")] = 1
     pp: Annotated[
         int, typer.Option("--pp", "--pipeline-parallel-size", "-pp", metavar="N", help="Pipeline parallel.")
@@ -125,6 +128,7 @@ class ShardingOptions(msgspec.Struct, frozen=True):
 class OutputOptions(msgspec.Struct, frozen=True):
     """What is written, and where."""
 
+    PANEL: ClassVar = "Output"
     format: Annotated[
         OutputFormat | None, typer.Option("--format", help="What stdout carries.", show_default="table")
     ] = None
@@ -163,7 +167,9 @@ def _parameters(function: Callable[..., Any], groups: dict[str, type[msgspec.Str
             yield parameter.replace(kind=keyword)
             continue
         for flag, default in zip(group.__struct_fields__, group.__struct_defaults__, strict=True):
-            yield inspect.Parameter(flag, keyword, default=default, annotation=group.__annotations__[flag])
+            annotation = group.__annotations__[flag]
+            annotation.__metadata__[0].rich_help_panel = group.PANEL  # type: ignore[attr-defined]
+            yield inspect.Parameter(flag, keyword, default=default, annotation=annotation)
 
 
 def tokens_or(text: str | None, flag: str, default: int) -> int:
@@ -177,4 +183,4 @@ def first_given(own: str | None, borrowed: str | None, own_flag: str, borrowed_f
         raise KvcalcError(f"{own_flag} and {borrowed_flag} both say it", f"keep {own_flag}")
     if borrowed is None:
         return own, ""
-    return borrowed, f"{borrowed_flag} is read as {own_flag}: without an engine both mean the same here"
+    return borrowed, f"an engine's {borrowed_flag} is read as {own_flag} here"

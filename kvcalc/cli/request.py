@@ -33,8 +33,8 @@ def ask(model: str, options: RequestOptions, kv_dtype: str, sharding: ShardingOp
 
 
 def _workload(spec: ModelSpec, options: RequestOptions, kv_dtype: str) -> tuple[Workload, Sequence[str]]:
-    ctx, ctx_note = first_given(options.ctx, options.engine_ctx, "--ctx", "--max-model-len")
-    batch, batch_note = first_given(options.batch, options.engine_batch, "--batch", "--max-num-seqs")
+    ctx, ctx_note = first_given(options.ctx, options.engine_ctx, "--ctx", "--max-model-len (-c)")
+    batch, batch_note = first_given(options.batch, options.engine_batch, "--batch", "--max-num-seqs (-np)")
     tokens = tokens_or(ctx, "--ctx", min(DEFAULT_CONTEXT, spec.max_context or DEFAULT_CONTEXT))
     encoder = options.encoder_tokens
     workload = Workload(

@@ -1,15 +1,17 @@
 """What is wrong with a spec, said so that it can be mended: file, line, key, and the nearest right name."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from kvcalc.cache.kinds import KINDS
 from kvcalc.cache.recurrent import StateEntry
 from kvcalc.errors import SpecError, nearest, shorten
 from kvcalc.model.located import LocatedDict, LocatedList, at, line_of
-from kvcalc.model.spec import MLP_KINDS, Document, LayerEntry
+from kvcalc.model.spec import MLP_KINDS, Assumed, Document, LayerEntry
 
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 _FIELD = re.compile(r"field `(\w+)`")
@@ -20,21 +22,32 @@ def located_error(text: str, root: Any, section: str, path: Path, line: int) -> 
     message, _, where = text.partition(" - at ")
     steps = [int(index) if index else key for key, index in _STEP.findall(where)]
     holder, value, line = _walk(root, steps, line)
-    known = _known_keys(value, steps, section)
-    if "unknown field" in message:
-        key = _FIELD.search(message)[1]  # type: ignore[index]
-        near = nearest(key, known)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"keys here: {', '.join(known)}"
-        return SpecError(f"{at(path, value.lines.get(key, line))}unknown key {key}{_in_kind(value)}", hint)
-    if "missing required" in message:
-        key = _FIELD.search(message)[1]  # type: ignore[index]
-        return SpecError(f"{at(path, line)}{key}: is missing{_in_kind(value)}", f"keys here: {', '.join(known)}")
+    struct = _struct_at(value, steps, section)
+    field = _FIELD.search(message)
+    if field and "unknown field" in message:
+        return _unknown_key(field[1], value, struct, path, line)
+    if field and "missing required" in message:
+        return SpecError(f"{at(path, line)}{field[1]}: is missing{_in_kind(value)}", _needed_by(struct))
     if steps and steps[-1] == "kind":
         options = MLP_KINDS if _is_mlp(steps, section) else KINDS
-        near = nearest(str(value), options)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"kinds: {', '.join(options)}"
-        return SpecError(f"{at(path, line)}unknown kind {shorten(str(value))!r}", hint)
+        return SpecError(f"{at(path, line)}unknown kind {shorten(str(value))!r}", _offer(str(value), options, "kinds"))
     return SpecError(f"{at(path, line)}{_named_step(steps, holder)}{_plain(message, value)}", _hint_for(message))
+
+
+def _unknown_key(key: str, value: Any, struct: type[msgspec.Struct] | None, path: Path, line: int) -> SpecError:
+    known = ["kind", *struct.__struct_encode_fields__] if struct else ["kind"]
+    where = at(path, value.lines.get(key, line))
+    return SpecError(f"{where}unknown key {key}{_in_kind(value)}", _offer(key, known, "keys here"))
+
+
+def _offer(name: str, known: Iterable[str], what: str) -> str:
+    near = nearest(name, known)
+    return f"did you mean {' or '.join(near)}?" if near else f"{what}: {', '.join(known)}"
+
+
+def _needed_by(struct: type[msgspec.Struct] | None) -> str:
+    required = [field.encode_name for field in msgspec.structs.fields(struct) if field.required] if struct else ["kind"]
+    return f"needed here: {', '.join(required)}"
 
 
 def _walk(root: Any, steps: Sequence[str | int], line: int) -> tuple[Any, Any, int]:
@@ -51,17 +64,19 @@ def _walk(root: Any, steps: Sequence[str | int], line: int) -> tuple[Any, Any, i
     return holder, value, line
 
 
-def _known_keys(value: Any, steps: Sequence[str | int], section: str) -> list[str]:
+def _struct_at(value: Any, steps: Sequence[str | int], section: str) -> type[msgspec.Struct] | None:
+    """The struct that the language expects at the end of a path; None where its kind is not known."""
     names = [step for step in steps if isinstance(step, str)]
     last = names[-1] if names else section
     kind = value.get("kind") if isinstance(value, LocatedDict) else None
-    if last == "states":
-        return list(StateEntry.__struct_encode_fields__)
     if last in ("mixer", "mixers"):
-        return ["kind", *(KINDS[kind].__struct_encode_fields__ if kind in KINDS else ())]
-    if _is_mlp(steps, section):
-        return ["kind", *(MLP_KINDS[kind].__struct_encode_fields__ if kind in MLP_KINDS else ())]
-    return list((Document if last == "document" else LayerEntry).__struct_encode_fields__)
+        return KINDS.get(str(kind))
+    if last in ("mlp", "mlps"):
+        return MLP_KINDS.get(str(kind))
+    return _PLAIN_STRUCTS.get(last, LayerEntry)
+
+
+_PLAIN_STRUCTS: dict[str, type[msgspec.Struct]] = {"document": Document, "states": StateEntry, "assumed": Assumed}
 
 
 def _is_mlp(steps: Sequence[str | int], section: str) -> bool:
@@ -80,26 +95,37 @@ def _named_step(steps: Sequence[str | int], holder: Any) -> str:
 
 
 def _plain(message: str, value: Any) -> str:
+    """`Expected int >= 1` as `0 is no whole number >= 1`."""
     if not message.startswith("Expected"):
         return message
     wanted = message.removeprefix("Expected ").replace("`", "").partition(", got")[0]
-    return f"{shorten(_yaml_word(value))} is no {wanted.replace('int', 'whole number').replace('str', 'name')}"
+    for word, plain in _PLAIN_WORDS.items():
+        wanted = wanted.replace(word, plain)
+    return f"{_yaml_word(value)} is no {wanted}"
+
+
+_PLAIN_WORDS = {
+    " | null": "",
+    " | ": " or ",
+    "int": "whole number",
+    "str": "name",
+    "object": "mapping",
+    "array": "list",
+}
 
 
 def _yaml_word(value: Any) -> str:
-    if isinstance(value, LocatedDict):
-        return "a mapping"
-    if isinstance(value, LocatedList):
-        return "a list"
-    return {True: "true", False: "false", None: "null"}.get(value, str(value)) if _is_word(value) else str(value)
-
-
-def _is_word(value: Any) -> bool:
-    return value is None or isinstance(value, bool)
+    if isinstance(value, LocatedDict | LocatedList):
+        return "a mapping" if isinstance(value, LocatedDict) else "a list"
+    if value is None or isinstance(value, bool):
+        return {True: "true", False: "false", None: "null"}[value]
+    return shorten(str(value))
 
 
 def _hint_for(message: str) -> str:
-    return "" if not message.startswith("Expected") else "write a value of that type, within that bound"
+    if "int" in message:
+        return "counts are whole numbers of at least 1 and at most 10^9"
+    return "the spec language is described in docs/spec.md" if message.startswith("Expected") else ""
 
 
 def find_line(node: Any, key: str, value: object) -> int:

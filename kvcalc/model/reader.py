@@ -46,7 +46,8 @@ def read_document(document: LocatedDict, path: Path, overrides: Sequence[str] = 
 
 
 def _with_overrides(hint: str, overrides: Sequence[str]) -> str:
-    return "; ".join([hint, f"changed by --set {' '.join(overrides)}"]) if overrides else hint
+    changed = f"changed by --set {' '.join(overrides)}" if overrides else ""
+    return "; ".join(filter(None, [hint, changed]))
 
 
 def _convert_document(document: LocatedDict, path: Path) -> Document:

@@ -22,7 +22,11 @@ def compare_report(sizes: Sequence[CacheSize]) -> Report:
             "schema": SCHEMA,
             "cases": [{**size_document(size), "ratios": ratios(size, first)} for size in sizes],
         },
-        title=(f"{len(sizes)} cases", f"context {_same(sizes, 'context_tokens')}", f"batch {_same(sizes, 'batch')}"),
+        title=(
+            f"{len(sizes)} case{'s' if len(sizes) > 1 else ''}",
+            f"context {_same(sizes, 'context_tokens')}",
+            f"batch {_same(sizes, 'batch')}",
+        ),
         tables=(_table(sizes),),
         notes=tuple(dict.fromkeys(f"{size.spec.name}: {note.text}" for size in sizes for note in notes_on(size))),
     )

@@ -139,8 +139,8 @@ def layers_of(spec: ModelSpec, workload: Workload) -> tuple[Layer, ...]:
     """The layers that the workload counts, each component sized for its encoder input."""
     have = len(spec.draft_layers)
     if workload.draft_layers > have:
-        what = f"{have} draft layer{'s' if have != 1 else ''}" if have else "no draft layers"
-        raise KvcalcError(f"--draft-layers {workload.draft_layers}: {spec.name} has {what}", "lower --draft-layers")
+        hint = f"use at most --draft-layers {have}" if have else "leave --draft-layers out"
+        raise KvcalcError(f"--draft-layers {workload.draft_layers}: the spec of {spec.name} has {have}", hint)
     layers = spec.layers + spec.draft_layers[: workload.draft_layers]
     return _with_encoder(layers, workload.encoder_tokens)
 
