@@ -4,7 +4,7 @@ A `Report` carries the versioned document for machines and the same facts as qua
 for people. Renderers know units, never verbs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -43,7 +43,7 @@ class Bar(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct, frozen=True):
     """What one verb answers: `document` for JSON; title, bars, lines and tables for people; `tables[0]` for CSV."""
 
-    document: dict[str, Any]
+    document: Mapping[str, Any]
     title: tuple[str, ...]
     tables: tuple[Table, ...]
     bars: tuple[Bar, ...] = ()

@@ -5,6 +5,7 @@ print it; machine formats carry plain integers.
 """
 
 import re
+from collections.abc import Iterable
 from fractions import Fraction
 
 from kvcalc.errors import KvcalcError
@@ -61,7 +62,7 @@ def memory(count: float | Fraction, unit: int | None = None) -> str:
     """
     unit = unit or memory_unit(count)
     if unit == 1:
-        return f"{_plain(count)} B"
+        return f"{plain(count)} B"
     digits = 2 if unit >= MIB else 1
     return f"{_half_up(Fraction(count) / unit, digits)} {_UNIT_NAMES[unit]}"
 
@@ -70,6 +71,15 @@ def _half_up(value: Fraction, digits: int) -> str:
     """Rounded as people round: 11.625 is 11.63, where a float's format would print 11.62."""
     scaled = int(value * 10**digits * 2 + 1) // 2
     return f"{scaled // 10**digits:,}.{scaled % 10**digits:0{digits}d}"
+
+
+def column_unit(counts: Iterable[float | Fraction]) -> int:
+    """One binary unit for a whole column: the largest one's, unless the least would vanish in it."""
+    sizes = [count for count in counts if count]
+    unit = memory_unit(max(sizes, default=0))
+    while unit > 1 and min(sizes) * 100 < unit:
+        unit = unit // 1024
+    return unit
 
 
 def memory_unit(count: float | Fraction) -> int:
@@ -83,9 +93,10 @@ def memory_unit(count: float | Fraction) -> int:
 _UNIT_NAMES = {KIB: "KiB", MIB: "MiB", GIB: "GiB", TIB: "TiB"}
 
 
-def _plain(count: float | Fraction) -> str:
+def plain(count: float | Fraction) -> str:
+    """Print a count with thousands apart, and a fraction with at most four digits behind the point."""
     whole = int(count)
-    return f"{whole:,}" if whole == count else f"{float(count):,.2f}".rstrip("0")
+    return f"{whole:,}" if whole == count else f"{float(count):,.4f}".rstrip("0")
 
 
 def exact_bytes(count: float | Fraction) -> str:
@@ -94,7 +105,7 @@ def exact_bytes(count: float | Fraction) -> str:
     >>> exact_bytes(131072), exact_bytes(890)
     ('131,072 B (128.0 KiB)', '890 B')
     """
-    exact = f"{_plain(count)} B"
+    exact = f"{plain(count)} B"
     return exact if memory_unit(count) == 1 else f"{exact} ({memory(count)})"
 
 
@@ -103,7 +114,7 @@ def plain_number(value: Fraction) -> int | float:
     return int(value) if value.denominator == 1 else float(value)
 
 
-def count_of(value: float) -> str:
+def count_of(value: float | Fraction) -> str:
     """Print a large count with its decimal name: 8.03 B, 70.6 B, 671 B, 405 M.
 
     >>> count_of(8030261248), count_of(671026404352)
@@ -111,6 +122,6 @@ def count_of(value: float) -> str:
     """
     for scale, name in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K")):
         if value >= scale:
-            scaled = value / scale
+            scaled = float(value) / scale
             return f"{scaled:.{max(0, 2 - (scaled >= 10) - (scaled >= 100))}f} {name}"
-    return f"{value:,}"
+    return plain(value)

@@ -112,7 +112,7 @@ class LatentRow(Layout, frozen=True):
         runs = [f"{part.width} x {self._packing(part, '').value_bytes()}" for part in parts]
         bare = sum(self._packing(part, "").run_bytes(part, "") for part in parts)
         padding = -bare % self.multiple
-        return _sum_of([*runs, f"{padding} B padding"] if padding else runs)
+        return _sum_of([*runs, f"{padding} B"] if padding else runs)
 
     def _packing(self, part: Part, what: str) -> Blocks:
         packings = {"latent": self.latent, "rope": self.rope}

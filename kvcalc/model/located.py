@@ -76,6 +76,8 @@ def _mapping(document: Any, path: Path) -> LocatedDict:
 def _read_text(path: Path) -> str:
     if path.is_dir():
         raise SpecError(f"{path} is a directory", "name a .yaml file in it")
+    if path.exists() and not path.is_file():
+        raise SpecError(f"{path} is no regular file", "write the spec to a file")
     try:
         with path.open("rb") as stream:
             raw = stream.read(MOST_BYTES + 1)

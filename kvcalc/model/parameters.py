@@ -9,11 +9,10 @@ from kvcalc.model.spec import Layer, Mlp, ModelSpec
 
 
 class ParameterCount(msgspec.Struct, frozen=True):
-    """`total` parameters held and `active` ones a token passes, None where unknown, with the reason.
+    """`total` parameters held and `active` ones a token is multiplied with, None where unknown, with the reason.
 
-    Active leaves out the experts that a token is not routed to and counts a shared block at each of
-    its passes; embeddings and the LM head are in both, `lookup_parameters` (tables of which a token
-    reads a row) in the total only.
+    Active leaves out the experts that a token is not routed to, and tables of which it reads a row:
+    positions, `lookup_parameters`, and the input embedding unless it is the LM head too.
     """
 
     total: int | None
@@ -38,7 +37,7 @@ def count_parameters(spec: ModelSpec) -> ParameterCount:
 
 
 class _Tally:
-    """One pass over a model, counting a block that several layers share once (`active`: every time)."""
+    """One pass over a model, counting a block that several layers share once."""
 
     def __init__(self, spec: ModelSpec, active: bool) -> None:
         self.spec, self.active = spec, active
@@ -58,9 +57,9 @@ class _Tally:
         spec = self.spec
         if spec.vocab_size is None:
             raise _UnknownError("the spec states no vocab_size")
-        embeddings = spec.vocab_size * (1 if spec.tie_embeddings else 2) + spec.position_embeddings
-        looked_up = 0 if self.active else spec.lookup_parameters
-        return (embeddings + spec.final_norm_vectors) * self.hidden + spec.extra_parameters + looked_up
+        multiplied = (spec.vocab_size + spec.final_norm_vectors) * self.hidden + spec.extra_parameters
+        input_rows = spec.position_embeddings + (0 if spec.tie_embeddings else spec.vocab_size)
+        return multiplied + (0 if self.active else input_rows * self.hidden + spec.lookup_parameters)
 
     def _layer(self, index: int, layer: Layer) -> int:
         """Parameters of one layer; equal layers are one object, so most are counted already."""
@@ -92,7 +91,7 @@ class _Tally:
         return _known(count, "an mlp")
 
     def _is_repeat(self, weights: str | None) -> bool:
-        if weights is None or self.active:
+        if weights is None:
             return False
         seen = weights in self.counted
         self.counted.add(weights)

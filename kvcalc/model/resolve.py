@@ -88,13 +88,6 @@ class _Unroller:
             return self._count_block(item, above)
         if item.pattern is None:
             return item.repeat
-        if item.mixer is not None or item.mlp is not None:
-            raise ResolveError(
-                "a pattern stands beside a mixer or an mlp in one entry",
-                "put the layer into blocks: and name it in the pattern",
-                "pattern",
-                item.pattern,
-            )
         return item.repeat * self._count_all(item.pattern, above)
 
     def _count_block(self, name: str, above: tuple[str, ...]) -> int:

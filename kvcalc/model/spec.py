@@ -99,6 +99,12 @@ class LayerEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     norm_vectors: CountOrZero | None = None
     extra_parameters: ExtraParameters = 0
 
+    def __post_init__(self) -> None:
+        if self.pattern is not None and (self.mixer is not None or self.mlp is not None):
+            raise ValueError(
+                "a pattern beside a mixer or an mlp: put the layer into blocks: and name it in the pattern"
+            )
+
 
 class Assumed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a spec states without a source that could be read, by what rests on it."""

@@ -7,9 +7,9 @@ import io
 import sys
 from typing import TYPE_CHECKING
 
-from kvcalc.render.text import table_cells
+from kvcalc.render.text import bar_units, table_cells
 from kvcalc.report import Bar, Report, Table
-from kvcalc.units import memory, memory_unit
+from kvcalc.units import memory
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -82,16 +82,14 @@ def _breakdown(bars: tuple[Bar, ...], console: "Console") -> "RichTable":
     from rich.bar import Bar as RichBar
     from rich.table import Table as Grid
 
-    drawn = [bar.bytes for bar in bars if bar.drawn]
-    most, unit = max([1, *drawn]), memory_unit(max([0, *drawn]))
+    most = max([1, *(bar.bytes for bar in bars if bar.drawn)])
     grid = Grid.grid(padding=(0, 2, 0, 0))
     has_room = _bars_fit(bars, console)
     for column in ("left", "right", *(["left"] if has_room else []), "left"):
         grid.add_column(justify=column, no_wrap=len(grid.columns) < 2)  # type: ignore[arg-type]
-    for bar in bars:
-        shown = memory(bar.bytes, unit if bar.drawn else memory_unit(bar.bytes))
+    for bar, unit in zip(bars, bar_units(bars), strict=True):
         picture = [RichBar(most, 0, bar.bytes, width=BAR_WIDTH, color="cyan") if bar.drawn else ""] if has_room else []
-        grid.add_row("  " * (bar.depth + 1) + bar.label, shown, *picture, bar.detail)
+        grid.add_row("  " * (bar.depth + 1) + bar.label, memory(bar.bytes, unit), *picture, bar.detail)
     return grid
 
 

@@ -1,11 +1,13 @@
 """Reports as JSON, CSV and Markdown."""
 
 import io
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from fractions import Fraction
 
-from kvcalc.report import Report, Table, Unit, Value
-from kvcalc.units import count_of, memory, plain_number
+from kvcalc.report import Bar, Report, Table, Unit, Value
+from kvcalc.units import column_unit, count_of, memory, memory_unit, plain, plain_number
+
+Number = int | float | Fraction
 
 
 def to_json(report: Report) -> str:
@@ -38,7 +40,11 @@ def to_markdown(report: Report) -> str:
 
 
 def _bar_table(report: Report) -> str:
-    rows = [f"| {'&nbsp;&nbsp;' * bar.depth}{bar.label} | {memory(bar.bytes)} | {bar.detail} |" for bar in report.bars]
+    units = bar_units(report.bars)
+    rows = [
+        f"| {'&nbsp;&nbsp;' * bar.depth}{bar.label} | {memory(bar.bytes, unit)} | {bar.detail} |"
+        for bar, unit in zip(report.bars, units, strict=True)
+    ]
     return "\n".join(["| | bytes | |", "|---|---:|---|", *rows])
 
 
@@ -51,36 +57,50 @@ def markdown_table(table: Table) -> str:
     return "\n".join([*title, f"| {heads} |", f"| {rules} |", *rows])
 
 
+def bar_units(bars: Sequence[Bar]) -> list[int]:
+    """The unit of each bar: one for all that are drawn, the same beside them unless it would be absurd."""
+    unit = column_unit(bar.bytes for bar in bars if bar.drawn)
+    return [unit if bar.drawn or bar.bytes < _MOST_IN_A_UNIT * unit else memory_unit(bar.bytes) for bar in bars]
+
+
+_MOST_IN_A_UNIT = 100_000
+
+
 def table_cells(table: Table) -> list[list[str]]:
-    """Every cell as people read it."""
-    return [
-        [cell_text(cell, column.unit) for cell, column in zip(row, table.columns, strict=True)] for row in table.rows
-    ]
+    """Every cell as people read it; bytes of one column share a unit."""
+    columns = list(zip(*table.rows, strict=True))
+    shown = [_column_cells(cells, column.unit) for cells, column in zip(columns, table.columns, strict=True)]
+    return [list(row) for row in zip(*shown, strict=True)]
 
 
-def cell_text(value: Value, unit: Unit) -> str:
-    """One value under its unit; a missing one is a dash."""
-    if value is None:
-        return "-"
-    if isinstance(value, str):
-        return value
-    return _NUMBERS[unit](value)
+def _column_cells(values: Sequence[Value], unit: Unit) -> list[str]:
+    numbers = [value for value in values if isinstance(value, int | float | Fraction)]
+    write = _NUMBERS[unit](numbers)
+    return ["-" if value is None else value if isinstance(value, str) else write(value) for value in values]
 
 
-_NUMBERS: dict[Unit, Callable[[Any], str]] = {
-    "bytes": memory,
-    "exact bytes": lambda value: f"{value:,} B" if value == int(value) else f"{float(value):,.2f} B",
-    "tokens": lambda value: f"{value:,}",
-    "count": lambda value: f"{value:,}",
-    "parameters": count_of,
-    "ratio": lambda value: f"{value:,.1f}x" if value >= 100 else f"{float(value):.3g}x",
-    "text": str,
+def _bytes_writer(numbers: Sequence[Number]) -> Callable[[Number], str]:
+    unit = column_unit(numbers)
+    return lambda value: memory(value, unit)
+
+
+def _ratio(value: Number) -> str:
+    return f"{value:,.1f}x" if value >= 100 else f"{float(value):.3g}x"
+
+
+_NUMBERS: dict[Unit, Callable[[Sequence[Number]], Callable[[Number], str]]] = {
+    "bytes": _bytes_writer,
+    "exact bytes": lambda _: lambda value: f"{plain(value)} B",
+    "tokens": lambda _: plain,
+    "count": lambda _: plain,
+    "parameters": lambda _: count_of,
+    "ratio": lambda _: _ratio,
+    "text": lambda _: str,
 }
+"""For each unit, what writes one number, given all numbers of its column."""
 
 
 def _raw(value: Value) -> Value:
-    from fractions import Fraction
-
     return plain_number(value) if isinstance(value, Fraction) else value
 
 

@@ -1,8 +1,9 @@
 """Models and formats side by side, with ratios to the first."""
 
 from collections.abc import Sequence
-from typing import Any
+from fractions import Fraction
 
+from kvcalc.documents import CaseDocument, CompareDocument, RatiosDocument
 from kvcalc.report import Column, Report, Table, Value
 from kvcalc.sizing.need import CacheSize
 from kvcalc.sizing.notes import notes_on
@@ -11,17 +12,14 @@ from kvcalc.units import plain_number
 
 SCHEMA = "kvcalc.compare/1"
 
-_RATIOS = ("bytes_per_token", "bytes_per_sequence", "total_bytes", "read_bytes_per_step")
-
 
 def compare_report(sizes: Sequence[CacheSize]) -> Report:
     """The answer of `kvcalc compare`: one column a case, each figure beside its ratio to the first."""
     first = sizes[0]
+    cases: list[CaseDocument] = [{**size_document(size), "ratios": ratios(size, first)} for size in sizes]
+    document: CompareDocument = {"schema": SCHEMA, "cases": cases}
     return Report(
-        document={
-            "schema": SCHEMA,
-            "cases": [{**size_document(size), "ratios": ratios(size, first)} for size in sizes],
-        },
+        document=document,
         title=(
             f"{len(sizes)} case{'s' if len(sizes) > 1 else ''}",
             f"context {_same(sizes, 'context_tokens')}",
@@ -32,10 +30,18 @@ def compare_report(sizes: Sequence[CacheSize]) -> Report:
     )
 
 
-def ratios(size: CacheSize, first: CacheSize) -> dict[str, float | None]:
+def ratios(size: CacheSize, first: CacheSize) -> RatiosDocument:
     """Figures of `size` divided by those of `first`; None where the first has none."""
-    pairs = {name: (getattr(size, name), getattr(first, name)) for name in _RATIOS}
-    return {name: float(own / base) if base else None for name, (own, base) in pairs.items()}
+    return {
+        "bytes_per_token": _ratio(size.bytes_per_token, first.bytes_per_token),
+        "bytes_per_sequence": _ratio(size.bytes_per_sequence, first.bytes_per_sequence),
+        "total_bytes": _ratio(size.total_bytes, first.total_bytes),
+        "read_bytes_per_step": _ratio(size.read_bytes_per_step, first.read_bytes_per_step),
+    }
+
+
+def _ratio(own: int | Fraction, base: int | Fraction) -> float | None:
+    return float(Fraction(own) / Fraction(base)) if base else None
 
 
 def _same(sizes: Sequence[CacheSize], name: str) -> str:
@@ -50,7 +56,7 @@ def _table(sizes: Sequence[CacheSize]) -> Table:
         Column("kv_format", "KV"),
         Column("context_tokens", "context", "tokens"),
         Column("bytes_per_token", "a token", "exact bytes"),
-        Column("fixed_bytes_per_sequence", "fixed", "bytes"),
+        Column("fixed_bytes_per_sequence", "fixed", "exact bytes"),
         Column("bytes_per_sequence", "a sequence", "bytes"),
         Column("total_bytes", "in all", "bytes"),
         Column("stored_ratio", "stored", "ratio"),
@@ -61,7 +67,7 @@ def _table(sizes: Sequence[CacheSize]) -> Table:
     return Table(columns, [_cells(size, ratios(size, first)) for size in sizes])
 
 
-def _cells(size: CacheSize, ratio: dict[str, Any]) -> tuple[Value, ...]:
+def _cells(size: CacheSize, ratio: RatiosDocument) -> tuple[Value, ...]:
     formats = dict.fromkeys(row.format for row in size.rows if row.component.keeps_entries)
     return (
         size.spec.name,

@@ -1,9 +1,8 @@
 """The formula of one model, term by term, with the numbers put in and the source of each."""
 
-from typing import Any
-
 from kvcalc.cache.formats import find_format
 from kvcalc.cache.sharding import WHOLE
+from kvcalc.documents import ExplainDocument, ProjectionsDocument, Scope
 from kvcalc.report import Column, Report, Table, Value
 from kvcalc.sizing.need import CacheSize
 from kvcalc.sizing.notes import notes_on
@@ -51,8 +50,8 @@ def fixed_formula(row: Row) -> str:
     return f"{row.layers} x ({states})" if len(row.states) > 1 else f"{row.layers} x {states}"
 
 
-def _terms(size: CacheSize) -> list[tuple[Row, str, str, int | float]]:
-    terms: list[tuple[Row, str, str, int | float]] = []
+def _terms(size: CacheSize) -> list[tuple[Row, Scope, str, int | float]]:
+    terms: list[tuple[Row, Scope, str, int | float]] = []
     for row in size.rows:
         if row.component.grows:
             terms.append((row, "a token", growth_formula(row), plain_number(row.bytes_per_token)))
@@ -106,15 +105,18 @@ def _readers(row: Row, tokens: int) -> str:
     return ", ".join(f"{count} of {min(kept, kept if limit is None else limit):,}" for limit, count in row.reads)
 
 
+def _sources(size: CacheSize) -> list[tuple[str, str]]:
+    names = dict.fromkeys(part.rpartition("=")[2] for row in size.rows for part in row.format.split(","))
+    formats = [(f"bytes of {name}", find_format(name).source) for name in names]
+    return [("layers, heads, widths, windows", size.spec.source or "the spec states none"), *formats]
+
+
 def _source_table(size: CacheSize) -> Table:
-    rows: list[tuple[Value, ...]] = [("layers, heads, widths, windows", size.spec.source or "the spec states none")]
-    for name in dict.fromkeys(part for row in size.rows for part in row.format.split(",")):
-        form = find_format(name.rpartition("=")[2])
-        rows.append((f"bytes of {form.name}", form.source))
-    return Table((Column("number", "number"), Column("source", "source")), rows, "where the numbers come from")
+    columns = (Column("number", "number"), Column("source", "source"))
+    return Table(columns, _sources(size), "where the numbers come from")
 
 
-def projection_work(tokens: int) -> dict[str, int | float]:
+def projection_work(tokens: int) -> ProjectionsDocument:
     """K and V projections to produce `tokens` tokens one by one: recomputed each step, and cached."""
     without = tokens * (tokens + 1) // 2
     return {"without_cache": without, "with_cache": tokens, "ratio": (tokens + 1) / 2}
@@ -144,7 +146,7 @@ def _summary(size: CacheSize) -> list[str]:
     return lines
 
 
-def _document(size: CacheSize) -> dict[str, Any]:
+def _document(size: CacheSize) -> ExplainDocument:
     tokens = size.workload.context_tokens
     return {
         "schema": SCHEMA,
@@ -167,6 +169,6 @@ def _document(size: CacheSize) -> dict[str, Any]:
             for row in size.rows
         ],
         "projections": projection_work(tokens),
-        "sources": [{"number": number, "source": source} for number, source in _source_table(size).rows],
+        "sources": [{"number": number, "source": source} for number, source in _sources(size)],
         "notes": [note.text for note in notes_on(size)],
     }

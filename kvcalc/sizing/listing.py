@@ -3,9 +3,12 @@
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
+from typing import cast
 
+from kvcalc.documents import ListedModelDocument, ModelsDocument
 from kvcalc.errors import KvcalcError, SpecError
 from kvcalc.model.catalog import catalogue_folder, locate
+from kvcalc.model.parameters import count_parameters
 from kvcalc.model.reader import read_specs
 from kvcalc.model.spec import ModelSpec
 from kvcalc.report import Column, Report, Table, Value
@@ -20,7 +23,7 @@ _COLUMNS = (
     Column("layers", "layers", "count"),
     Column("caches", "caches"),
     Column("bytes_per_token", "a token", "exact bytes"),
-    Column("fixed_bytes_per_sequence", "fixed", "bytes"),
+    Column("fixed_bytes_per_sequence", "fixed", "exact bytes"),
     Column("parameters", "parameters", "parameters"),
     Column("max_context", "context", "tokens"),
     Column("aliases", "aliases"),
@@ -29,35 +32,37 @@ _COLUMNS = (
 
 def list_report() -> Report:
     """The answer of `kvcalc models list`."""
-    rows = [_cells(spec) for path in spec_files([]) for spec in read_specs(path)]
-    keys = [column.key for column in _COLUMNS]
+    models = [listed(spec) for path in spec_files([]) for spec in read_specs(path)]
+    document: ModelsDocument = {"schema": SCHEMA, "models": models}
+    rows = [_cells(model) for model in models]
+    shown = Table(_COLUMNS[:-1], [row[:-1] for row in rows])
     return Report(
-        document={"schema": SCHEMA, "models": [_entry(keys, cells) for cells in rows]},
+        document=document,
         title=("catalogue", f"{len(rows)} models", "kvcalc models show MODEL prints a spec"),
         tables=(Table(_COLUMNS, rows),),
+        shown_tables=(shown,),
     )
 
 
-def _entry(keys: Sequence[str], cells: Sequence[Value]) -> dict[str, object]:
-    entry: dict[str, object] = dict(zip(keys, cells, strict=True))
-    return {**entry, "aliases": str(entry["aliases"]).split()}
+def _cells(model: ListedModelDocument) -> tuple[Value, ...]:
+    *figures, _ = cast("dict[str, Value]", model).values()
+    return (*figures, " ".join(model["aliases"]))
 
 
-def _cells(spec: ModelSpec) -> tuple[Value, ...]:
-    from kvcalc.model.parameters import count_parameters
-
+def listed(spec: ModelSpec) -> ListedModelDocument:
+    """One line of the catalogue."""
     rows = build_rows(spec.layers, spec.reads, make_packer(spec, Workload()))
-    growth = sum((row.bytes_per_token for row in rows), Fraction(0))
-    return (
-        spec.name,
-        len(spec.layers),
-        " + ".join(f"{row.layers} {row.name}" for row in rows),
-        plain_number(growth),
-        sum(row.fixed_bytes for row in rows),
-        count_parameters(spec).total,
-        spec.max_context,
-        " ".join(spec.aliases),
-    )
+    unknown = any(row.component.needs_encoder_tokens for row in rows)
+    return {
+        "name": spec.name,
+        "layers": len(spec.layers),
+        "caches": " + ".join(f"{row.layers} {row.name}" for row in rows),
+        "bytes_per_token": plain_number(sum((row.bytes_per_token for row in rows), Fraction(0))),
+        "fixed_bytes_per_sequence": None if unknown else sum(row.fixed_bytes for row in rows),
+        "parameters": count_parameters(spec).total,
+        "max_context": spec.max_context,
+        "aliases": list(spec.aliases),
+    }
 
 
 def spec_text(name_or_path: str) -> str:

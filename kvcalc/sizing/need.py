@@ -113,7 +113,7 @@ def size_workload(spec: ModelSpec, workload: Workload, sharding: Sharding) -> Ca
     per_sequence = sum(row.stored_bytes(workload.context_tokens) for row in rows)
     if per_sequence * workload.batch * sharding.stage_ranks > MOST_BYTES:
         raise KvcalcError("the cache would pass 8 EiB", "check the digits of --ctx and --batch")
-    stages = split_stages(len(layers), sharding.pp)
+    stages = split_stages(len(spec.layers), len(layers), sharding.pp)
     held = [_held_by(spec, layers, stage) for stage in stages]
     stage_bytes = [_rank_bytes(one, packer, workload.context_tokens, sharding) for one in held]
     return CacheSize(
@@ -161,18 +161,18 @@ def _with_encoder(layers: tuple[Layer, ...], tokens: int | None) -> tuple[Layer,
     return tuple(fitted[id(layer)] for layer in layers)
 
 
-def split_stages(layers: int, pp: int) -> tuple[tuple[int, int], ...]:
+def split_stages(layers: int, with_drafts: int, pp: int) -> tuple[tuple[int, int], ...]:
     """First and last-plus-one layer of each pipeline stage, as even as possible.
 
     Left-over layers go to the stages before the last, which also holds the LM head (vLLM's rule,
-    distributed/utils.py get_pp_indices).
+    distributed/utils.py get_pp_indices) and the draft layers, those from `layers` to `with_drafts`.
     """
     if pp > layers:
         raise KvcalcError(f"--pp {pp}: there are only {layers} layers", f"use at most --pp {layers}")
     sizes = [layers // pp] * pp
     for back in range(2, layers % pp + 2):
         sizes[-back] += 1
-    ends = [sum(sizes[: stage + 1]) for stage in range(pp)]
+    ends = [sum(sizes[: stage + 1]) for stage in range(pp - 1)] + [with_drafts]
     return tuple(zip([0, *ends[:-1]], ends, strict=True))
 
 

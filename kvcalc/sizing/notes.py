@@ -7,6 +7,7 @@ import msgspec
 
 from kvcalc.cache.formats import find_format
 from kvcalc.cache.sharding import WHOLE
+from kvcalc.documents import Basis
 from kvcalc.sizing.need import CacheSize, components_of, foreign_sources, layers_of
 from kvcalc.sizing.packing import DEFAULT_DTYPE
 
@@ -23,7 +24,7 @@ def notes_on(size: CacheSize) -> list[Note]:
     return [*_changes(size), *_assumptions(size), *_context(size), *_ranks(size), *_formats(size), *_weights(size)]
 
 
-def basis(size: CacheSize, *parts: str) -> str:
+def basis(size: CacheSize, *parts: str) -> Basis:
     """`exact`, or `assumed` where any of `parts` (cache, reads, weights) rests on an assumption."""
     return "assumed" if any(note.assumes in parts for note in _assumptions(size)) else "exact"
 
@@ -48,6 +49,8 @@ def _context(size: CacheSize) -> Iterator[Note]:
         yield Note(f"context {tokens:,} is past the model's own limit of {most:,}")
     if size.workload.encoder_tokens and not any(row.component.is_encoder_fed for row in size.rows):
         yield Note("--encoder-tokens changes nothing: no component keeps the encoder's tokens")
+    if size.workload.state_dtype and not any(row.states for row in size.rows):
+        yield Note("--state-dtype changes nothing: no component keeps a state")
 
 
 def _ranks(size: CacheSize) -> Iterator[Note]:
@@ -74,17 +77,24 @@ def _tensor_parallel(size: CacheSize) -> Iterator[Note]:
     tp = size.sharding.tp
     counts = {pair for row in size.rows for pair in row.component.shared_heads()}
     for what, heads in sorted(counts):
+        refused = "" if max(heads, tp) % min(heads, tp) == 0 else "; engines refuse a split that does not come out even"
         if heads < tp:
-            copies = tp / heads
-            yield Note(f"{heads} {what} on {tp} ranks: heads are replicated, {copies:.3g} copies of each")
-        elif heads % tp:
-            yield Note(f"{heads} {what} do not divide by --tp {tp}: the fullest rank is counted; engines refuse this")
-    whole = sorted({row.name for row in size.rows if not row.component.shared_heads()})
-    if whole:
-        names = ", ".join(f"`{name}`" for name in whole)
-        yield Note(
-            f"{names} {'is' if len(whole) == 1 else 'are'} whole on each of the {tp} ranks: --tp does not divide it"
-        )
+            yield Note(f"{heads} {what} on {tp} ranks: heads are replicated, {tp / heads:.3g} copies of each{refused}")
+        elif refused:
+            yield Note(f"{heads} {what} on {tp} ranks: every rank is counted like the fullest{refused}")
+    for copies, names in _whole_on_ranks(size).items():
+        verb = "is" if len(names) == 1 else "are"
+        yield Note(f"{', '.join(names)} {verb} whole on each of {copies} ranks: --tp does not divide it")
+
+
+def _whole_on_ranks(size: CacheSize) -> dict[int, list[str]]:
+    """Rows without heads to divide, by how many ranks hold all that such a rank can hold."""
+    whole: dict[int, list[str]] = {}
+    for row in size.rows:
+        copies = size.sharding.growing.tp if row.component.grows else size.sharding.stage_ranks
+        if not row.component.shared_heads() and copies > 1:
+            whole.setdefault(copies, []).append(f"`{row.name}`")
+    return whole
 
 
 def _formats(size: CacheSize) -> Iterator[Note]:

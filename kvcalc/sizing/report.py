@@ -1,8 +1,10 @@
 """A CacheSize as a report: the JSON contract of `kvcalc size`, and the screen beside it."""
 
-from typing import Any
+from fractions import Fraction
+from typing import cast
 
-from kvcalc.report import Bar, Column, Report, Table
+from kvcalc.documents import ComponentDocument, RequestDocument, SizeDocument
+from kvcalc.report import Bar, Column, Report, Table, Value
 from kvcalc.sizing.need import CacheSize
 from kvcalc.sizing.notes import basis, notes_on
 from kvcalc.sizing.rows import Row
@@ -24,7 +26,7 @@ def size_report(size: CacheSize) -> Report:
     )
 
 
-def size_document(size: CacheSize) -> dict[str, Any]:
+def size_document(size: CacheSize) -> SizeDocument:
     """The versioned JSON document: plain numbers under names that carry the unit."""
     notes = notes_on(size)
     return {
@@ -55,7 +57,7 @@ def size_document(size: CacheSize) -> dict[str, Any]:
     }
 
 
-def request_document(size: CacheSize) -> dict[str, Any]:
+def request_document(size: CacheSize) -> RequestDocument:
     """What was asked, as it was understood."""
     work, sharding = size.workload, size.sharding
     return {
@@ -76,7 +78,7 @@ def request_document(size: CacheSize) -> dict[str, Any]:
     }
 
 
-def _component(row: Row, tokens: int) -> dict[str, Any]:
+def _component(row: Row, tokens: int) -> ComponentDocument:
     return {
         "name": row.name,
         "kind": row.component.kind,
@@ -86,28 +88,23 @@ def _component(row: Row, tokens: int) -> dict[str, Any]:
         "entries_per_sequence": row.entries(tokens),
         "bytes_per_entry": row.bytes_per_entry,
         "fixed_bytes_per_layer": row.fixed_bytes_per_layer,
+        "bytes_per_token": plain_number(row.bytes_per_token),
         "bytes_per_sequence": row.stored_bytes(tokens),
         "read_bytes_per_step": row.read_bytes(tokens),
     }
 
 
 def component_table(size: CacheSize) -> Table:
-    """Every component, then the cache as a whole, for one sequence and for the batch."""
+    """Every component, the cache as a whole, for one sequence and for the batch, and the weights."""
     tokens, batch = size.workload.context_tokens, size.workload.batch
-    shown = [tuple(_component(row, tokens).values()) for row in size.rows]
-    total = (
-        "kv_cache",
-        None,
-        None,
-        None,
-        None,
-        None,
-        None,
-        None,
-        size.bytes_per_sequence,
-        size.read_bytes_per_step // batch,
-    )
-    rows = [(size.spec.name, tokens, batch, *cells, cells[-2] * batch) for cells in [*shown, total]]
+    rows: list[tuple[Value, ...]] = []
+    for row in size.rows:
+        cells = tuple(cast("dict[str, Value]", _component(row, tokens)).values())
+        rows.append((size.spec.name, tokens, batch, *cells, row.stored_bytes(tokens) * batch))
+    growth, read = plain_number(size.bytes_per_token), size.read_bytes_per_step // batch
+    head, blank = (size.spec.name, tokens, batch), (None,) * 3
+    rows.append((*head, "kv_cache", *blank, None, *blank, growth, size.bytes_per_sequence, read, size.total_bytes))
+    rows.append((*head, "weights", *blank, size.weights_format, *blank, None, None, None, size.weight_bytes))
     return Table(_COMPONENT_COLUMNS, rows)
 
 
@@ -123,6 +120,7 @@ _COMPONENT_COLUMNS = (
     Column("entries_per_sequence", "entries", "count"),
     Column("bytes_per_entry", "an entry", "bytes"),
     Column("fixed_bytes_per_layer", "fixed a layer", "bytes"),
+    Column("bytes_per_token", "a token", "bytes"),
     Column("bytes_per_sequence", "a sequence", "bytes"),
     Column("read_bytes_per_step", "read a step", "bytes"),
     Column("total_bytes", "in all", "bytes"),
@@ -187,7 +185,7 @@ def _lines(size: CacheSize) -> list[str]:
     if size.fixed_bytes_per_sequence:
         lines.append(f"fixed, once windows are full: {exact_bytes(size.fixed_bytes_per_sequence)} a sequence")
     if size.sharding.stage_ranks * size.sharding.pp * size.sharding.dp > 1:
-        copies = f", {float(size.replication):.3g} copies" if size.replication != 1 else ""
+        copies = f", {float(size.replication):.3g} copies" if size.replication > Fraction(101, 100) else ""
         lines.append(f"fullest rank {memory(size.bytes_per_rank)}   all ranks {memory(size.all_ranks_bytes)}{copies}")
     return lines + list(_what_if(size))
 
@@ -201,7 +199,9 @@ def _what_if(size: CacheSize) -> list[str]:
         for row in size.rows
     )
     if now and unbounded > now:
-        lines.append(f"if every layer were global: {memory(unbounded * batch)} ({unbounded / now:.1f}x)")
+        alone = sum(row.layers for row in size.rows) <= len(size.spec.all_layers)
+        what = "if every layer were global" if alone else "if its windows kept everything"
+        lines.append(f"{what}: {memory(unbounded * batch)} ({unbounded / now:.1f}x)")
     own = sum(
         row.stored_bytes(tokens) // row.layers * max(row.layers, sum(n for _, n in row.reads)) for row in size.rows
     )

@@ -1,0 +1,122 @@
+"""The documentation's examples, run: `python tests/docs.py` rewrites what they print.
+
+In README.md and docs/*.md a ```console block holds commands (`$ kvcalc ...`) and what they print, a ```yaml block
+whose first line is `# file: NAME` is a file that later commands find, and the lines between `<!-- kvcalc ... -->` and
+`<!-- end -->` are printed by that command; `<!-- table: formats -->` and `<!-- table: kinds -->` are made from the code, as
+are the JSON Schemas.
+"""
+
+import contextlib
+import io
+import json
+import os
+import re
+import shlex
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from kvcalc.cache.formats import all_formats
+from kvcalc.cache.kinds import KINDS
+from kvcalc.cli.app import main
+from kvcalc.documents import SCHEMAS
+from kvcalc.model.spec import Document
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+_CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"^```yaml\n# file: (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_TABLE = re.compile(r"^<!-- table: (\w+) -->\n.*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
+_PRINTED = re.compile(r"^<!-- kvcalc (.*?) -->\n.*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
+
+
+def pages() -> list[Path]:
+    """Every Markdown page whose examples are run."""
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
+
+
+def refreshed(text: str) -> str:
+    """The page with every example run again."""
+    with _workplace(text):
+        text = _CONSOLE.sub(lambda match: f"```console\n{_run_block(match[1])}```", text)
+        text = _TABLE.sub(lambda match: f"<!-- table: {match[1]} -->\n{TABLES[match[1]]()}<!-- end -->", text)
+        return _PRINTED.sub(lambda match: f"<!-- kvcalc {match[1]} -->\n{run(match[1])}<!-- end -->", text)
+
+
+@contextlib.contextmanager
+def _workplace(text: str) -> Iterator[None]:
+    """A folder with the page's own files in it, and a terminal of fixed width."""
+    before, columns = Path.cwd(), os.environ.get("COLUMNS")
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in _FILE.findall(text):
+            (Path(folder) / name).write_text(content)
+        os.chdir(folder)
+        os.environ["COLUMNS"] = "100"
+        try:
+            yield
+        finally:
+            os.chdir(before)
+            os.environ.pop("COLUMNS") if columns is None else os.environ.update(COLUMNS=columns)
+
+
+def _run_block(block: str) -> str:
+    commands = [line for line in block.splitlines() if line.startswith("$ ")]
+    return "\n".join(f"{command}\n{run(command.removeprefix('$ kvcalc '))}" for command in commands)
+
+
+def run(command: str) -> str:
+    """What `kvcalc COMMAND` prints: the answer, then its notes."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        main(shlex.split(command, comments=True))
+    return out.getvalue() + err.getvalue()
+
+
+def schemas() -> dict[Path, str]:
+    """The JSON Schemas of docs/schemas: the spec language, and what each verb prints."""
+    kinds = {"spec": Document, **SCHEMAS}
+    return {DOCS / "schemas" / f"{name}.json": _schema(kind) for name, kind in kinds.items()}
+
+
+def _schema(kind: object) -> str:
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(kind)}
+    return json.dumps(schema, indent=1) + "\n"
+
+
+def _formats() -> str:
+    rows = ["| format | also called | a value | layout from |", "|---|---|---|---|"]
+    for form in all_formats():
+        aliases = ", ".join(f"`{alias}`" for alias in form.aliases)
+        rows.append(f"| `{form.name}` | {aliases} | {form.value_bytes() or 'whole entries'} | {form.source} |")
+    return "\n".join(rows) + "\n"
+
+
+def _kinds() -> str:
+    rows = ["| kind | needs | takes | |", "|---|---|---|---|"]
+    for name, kind in KINDS.items():
+        fields = [field for field in msgspec.structs.fields(kind) if field.name not in COMMON]
+        needs, takes = (
+            ", ".join(f"`{field.encode_name}`" for field in fields if field.required is required)
+            for required in (True, False)
+        )
+        rows.append(f"| `{name}` | {needs} | {takes} | {(kind.__doc__ or '').splitlines()[0]} |")
+    return "\n".join(rows) + "\n"
+
+
+COMMON = {"id", "parameters", "extra_parameters", "weights"}
+TABLES = {"formats": _formats, "kinds": _kinds}
+
+
+def write() -> None:
+    """Rewrite every page and every generated file."""
+    (DOCS / "schemas").mkdir(exist_ok=True)
+    for path, text in schemas().items():
+        path.write_text(text)
+    for page in pages():
+        page.write_text(refreshed(page.read_text()))
+
+
+if __name__ == "__main__":
+    write()

@@ -1,0 +1,81 @@
+"""The documentation is true: its examples print what it says, and nothing that exists is left out."""
+
+import doctest
+import re
+
+import jsonschema
+import msgspec
+import pytest
+import yaml
+
+import docs
+from kvcalc.cache.formats import all_formats
+from kvcalc.cache.kinds import KINDS
+from kvcalc.model.catalog import catalogue_folder
+from kvcalc.model.spec import Document, LayerEntry
+
+PAGES = {path.name: path for path in docs.pages()}
+_PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\((?!http)([^)#]+)")
+
+
+@pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
+def test_examples_print_what_the_page_says(page):
+    text = page.read_text()
+    assert docs.refreshed(text) == text, f"run python tests/docs.py and look at the diff of {page.name}"
+
+
+@pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
+def test_python_examples_run(page):
+    blocks = "\n".join(_PYTHON.findall(page.read_text()))
+    test = doctest.DocTestParser().get_doctest(blocks, {}, page.name, str(page), 0)
+    assert doctest.DocTestRunner().run(test).failed == 0
+
+
+@pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
+def test_links_lead_somewhere(page):
+    for target in _LINK.findall(page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize(("path", "text"), docs.schemas().items(), ids=lambda value: getattr(value, "name", ""))
+def test_schemas_are_the_ones_of_the_code(path, text):
+    assert path.read_text() == text
+
+
+def test_every_spec_of_the_catalogue_satisfies_the_json_schema():
+    schema = msgspec.json.decode((docs.DOCS / "schemas" / "spec.json").read_bytes())
+    validator = jsonschema.Draft202012Validator(schema)
+    for path in sorted(catalogue_folder().glob("*.yaml")):
+        for document in yaml.safe_load_all(path.read_text()):
+            assert list(validator.iter_errors(document)) == [], path.name
+
+
+def test_the_json_schema_refuses_what_the_reader_refuses():
+    schema = msgspec.json.decode((docs.DOCS / "schemas" / "spec.json").read_bytes())
+    validator = jsonschema.Draft202012Validator(schema)
+    good = {"name": "x", "layers": [{"mixer": {"kind": "kv", "kv_heads": 8, "head_dim": 128}}]}
+    assert validator.is_valid(good)
+    for spoiled in ({**good, "layer": []}, {"name": "x"}, {**good, "layers": [{"mixer": {"kind": "kv"}}]}):
+        assert not validator.is_valid(spoiled)
+
+
+def test_every_format_kind_and_key_is_documented():
+    formats, spec = PAGES["formats.md"].read_text(), PAGES["spec.md"].read_text()
+    assert all(f"`{name}`" in formats for form in all_formats() for name in (form.name, *form.aliases))
+    assert all(f"`{kind}`" in spec for kind in KINDS)
+    keys = {*Document.__struct_encode_fields__, *LayerEntry.__struct_encode_fields__}
+    assert [key for key in sorted(keys) if not re.search(rf"`{key}`|`{key}:|^{key}:", spec, re.MULTILINE)] == []
+
+
+@pytest.mark.parametrize("verb", ["size", "explain", "compare"])
+def test_every_flag_of_a_verb_stands_on_its_page(verb):
+    shown = set(re.findall(r"(--[a-z][a-z-]+)", docs.run(f"{verb} --help"))) - {"--help"}
+    page = PAGES[f"{verb}.md"].read_text() + PAGES["size.md"].read_text()
+    assert [flag for flag in sorted(shown) if flag not in page] == []
+
+
+def test_every_verb_is_in_the_readme():
+    listed = re.findall(r"^│ (\w+) ", docs.run("--help"), re.MULTILINE)
+    assert set(listed) == {"size", "explain", "compare", "models"}
+    assert all(f"kvcalc {verb}" in PAGES["README.md"].read_text() for verb in listed)
