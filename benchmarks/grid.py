@@ -27,9 +27,7 @@ def main(models: tuple[str, ...]) -> None:
         for context in contexts[:SINGLE_POINTS]:
             kvcalc.size(spec, int(context))
         one_by_one = (time.perf_counter() - start) / SINGLE_POINTS * points
-        print(
-            f"{model:22} {points:,} points in {vectorised:.3f} s, {one_by_one / vectorised:,.0f}x faster than one by one"
-        )
+        print(f"{model:22} {points:,} points in {vectorised:.3f} s, {one_by_one / vectorised:,.0f}x faster than singly")
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
         only = given[0] if given[0] in _VERBS and _COMPLETION not in os.environ else None
-        return int(make_app(only)(args=given, standalone_mode=False) or 0)
+        return int(make_app(only)(args=given, prog_name="kvcalc", standalone_mode=False) or 0)
     except KvcalcError as error:
         return _complain(error.message, error.hint, error.exit_code)
     except TyperException as error:

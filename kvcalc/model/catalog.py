@@ -4,9 +4,9 @@ A name is a file name, so one file is opened. An alias is looked up in the heads
 text, which costs a few milliseconds and needs no index that could go stale.
 """
 
+import os
 import re
 from collections.abc import Iterator, Sequence
-from functools import cache
 from pathlib import Path
 
 from kvcalc.errors import KvcalcError, SpecError, UnknownNameError, shorten
@@ -40,7 +40,26 @@ def load(name_or_path: str, overrides: Sequence[str] = ()) -> ModelSpec:
 def locate(name_or_path: str) -> tuple[Path, str]:
     """The file of a model and the name of its document, empty where the file holds only one."""
     wanted = name_or_path.strip()
-    return catalogue_index().get(wanted.casefold()) or _as_path(wanted)
+    return _in_catalogue(wanted.casefold()) or _as_path(wanted)
+
+
+def _in_catalogue(wanted: str) -> tuple[Path, str] | None:
+    """The document that claims `wanted`: a file of that name first, then any file in which the word occurs."""
+    word = wanted.encode(errors="replace")
+    for path in sorted(_catalogue_files(), key=lambda path: path.stem != wanted):
+        if word and word in path.read_bytes().lower() and wanted in (names := _names_in(path)):
+            return path, names[wanted]
+    return None
+
+
+def _catalogue_files() -> list[Path]:
+    return sorted(catalogue_folder().glob("*.yaml"))
+
+
+def _names_in(path: Path) -> dict[str, str]:
+    """Names and aliases of a file, in lower case, to the name of their document."""
+    heads = _heads(path.read_text(encoding="utf-8"))
+    return {spelling.casefold(): name for name, aliases in heads for spelling in (name, *aliases)}
 
 
 def catalogue_names() -> list[str]:
@@ -48,15 +67,9 @@ def catalogue_names() -> list[str]:
     return sorted({name for _, name in catalogue_index().values()})
 
 
-@cache
 def catalogue_index() -> dict[str, tuple[Path, str]]:
     """Names and aliases, in lower case, to the file and the document's name."""
-    index: dict[str, tuple[Path, str]] = {}
-    for path in sorted(catalogue_folder().glob("*.yaml")):
-        for name, aliases in _heads(path.read_text(encoding="utf-8")):
-            for spelling in (name, *aliases):
-                index.setdefault(spelling.casefold(), (path, name))
-    return index
+    return {spelling: (path, name) for path in _catalogue_files() for spelling, name in _names_in(path).items()}
 
 
 def _heads(text: str) -> Iterator[tuple[str, list[str]]]:
@@ -69,10 +82,10 @@ def _heads(text: str) -> Iterator[tuple[str, list[str]]]:
 
 def _as_path(wanted: str) -> tuple[Path, str]:
     file, _, document = wanted.partition("#")
-    path = Path(file)
-    if path.suffix in _SUFFIXES or path.is_file():
-        return path, document
-    if path.is_dir():
+    # os.path answers False for a name that no file system takes; Path.is_file raises.
+    if file.endswith(_SUFFIXES) or os.path.isfile(file):  # noqa: PTH113
+        return Path(file), document
+    if os.path.isdir(file):  # noqa: PTH112
         raise SpecError(f"{shorten(wanted)} is a directory", "name a .yaml spec in it")
     raise UnknownNameError(
         "model", wanted, catalogue_index(), "kvcalc models list shows all; a spec's path ends in .yaml"

@@ -1,15 +1,17 @@
 """What an answer should say beside its numbers: copies, limits, assumptions."""
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from kvcalc.cache.formats import find_format
 from kvcalc.cache.sharding import WHOLE
-from kvcalc.documents import Basis
 from kvcalc.sizing.need import CacheSize, components_of, foreign_sources, layers_of
 from kvcalc.sizing.packing import DEFAULT_DTYPE
+
+if TYPE_CHECKING:
+    from kvcalc.documents import Basis
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -24,7 +26,7 @@ def notes_on(size: CacheSize) -> list[Note]:
     return [*_changes(size), *_assumptions(size), *_context(size), *_ranks(size), *_formats(size), *_weights(size)]
 
 
-def basis(size: CacheSize, *parts: str) -> Basis:
+def basis(size: CacheSize, *parts: str) -> "Basis":
     """`exact`, or `assumed` where any of `parts` (cache, reads, weights) rests on an assumption."""
     return "assumed" if any(note.assumes in parts for note in _assumptions(size)) else "exact"
 

@@ -1,14 +1,16 @@
 """A CacheSize as a report: the JSON contract of `kvcalc size`, and the screen beside it."""
 
 from fractions import Fraction
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from kvcalc.documents import ComponentDocument, RequestDocument, SizeDocument
 from kvcalc.report import Bar, Column, Report, Table, Value
 from kvcalc.sizing.need import CacheSize
 from kvcalc.sizing.notes import basis, notes_on
 from kvcalc.sizing.rows import Row
 from kvcalc.units import count_of, exact_bytes, memory, plain_number
+
+if TYPE_CHECKING:
+    from kvcalc.documents import ComponentDocument, RequestDocument, SizeDocument
 
 SCHEMA = "kvcalc.size/1"
 
@@ -26,7 +28,7 @@ def size_report(size: CacheSize) -> Report:
     )
 
 
-def size_document(size: CacheSize) -> SizeDocument:
+def size_document(size: CacheSize) -> "SizeDocument":
     """The versioned JSON document: plain numbers under names that carry the unit."""
     notes = notes_on(size)
     return {
@@ -57,7 +59,7 @@ def size_document(size: CacheSize) -> SizeDocument:
     }
 
 
-def request_document(size: CacheSize) -> RequestDocument:
+def request_document(size: CacheSize) -> "RequestDocument":
     """What was asked, as it was understood."""
     work, sharding = size.workload, size.sharding
     return {
@@ -78,7 +80,7 @@ def request_document(size: CacheSize) -> RequestDocument:
     }
 
 
-def _component(row: Row, tokens: int) -> ComponentDocument:
+def _component(row: Row, tokens: int) -> "ComponentDocument":
     return {
         "name": row.name,
         "kind": row.component.kind,
