@@ -59,7 +59,15 @@ def size(
 
 
 def grid(
-    spec: ModelSpec, context_tokens: Sequence[int], batch: Sequence[int] = (1,), *, kv_dtype: str = AUTO
+    spec: ModelSpec,
+    context_tokens: Sequence[int],
+    batch: Sequence[int] = (1,),
+    *,
+    kv_dtype: str = AUTO,
+    dtype: str | None = None,
+    state_dtype: str | None = None,
+    encoder_tokens: int | None = None,
+    draft_layers: int = 0,
 ) -> "DataFrame":
     """Every context with every batch at once, as a pandas DataFrame of bytes.
 
@@ -68,4 +76,11 @@ def grid(
     """
     from kvcalc.sizing.grid import size_grid
 
-    return size_grid(spec, context_tokens, batch, Workload(kv_dtype=kv_dtype))
+    workload = Workload(
+        kv_dtype=kv_dtype,
+        dtype=dtype,
+        state_dtype=state_dtype,
+        encoder_tokens=encoder_tokens,
+        draft_layers=draft_layers,
+    )
+    return size_grid(spec, context_tokens, batch, workload)

@@ -142,6 +142,9 @@ class ExplainDocument(TypedDict):
     bytes_per_token: int | float
     fixed_bytes_per_sequence: int
     bytes_per_sequence: int
+    total_bytes: int
+    bytes_per_rank: int
+    all_ranks_bytes: int
     stored_and_read: list[StoredAndReadDocument]
     projections: ProjectionsDocument
     sources: list[SourceDocument]

@@ -18,7 +18,7 @@ class KvcalcError(Exception):
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
         self.message = message
-        self.hint = hint
+        self.hint = shorten(hint, _LONGEST_HINT)
 
 
 class UnknownNameError(KvcalcError):
@@ -36,6 +36,9 @@ class SpecError(KvcalcError):
 
 class FormatError(KvcalcError):
     """A number format that a component cannot take."""
+
+
+_LONGEST_HINT = 400
 
 
 def nearest(name: str, known: Iterable[str], most: int = 3) -> list[str]:

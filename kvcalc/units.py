@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from fractions import Fraction
 
-from kvcalc.errors import KvcalcError
+from kvcalc.errors import KvcalcError, shorten
 
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 
@@ -17,24 +17,25 @@ MOST_TOKENS = 10**12
 
 _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9}
 _BINARY = {"K": KIB, "M": MIB, "G": GIB}
-_TOKENS = re.compile(r"(\d[\d_,]*)(\.\d+)?([kKmMgG]?)")
+_TOKENS = re.compile(r"([0-9]+(?:[_,]?[0-9]+)*)(\.[0-9]+)?([kKmMgG]?)")
+_LONGEST_COUNT = 40
 
 
-def parse_tokens(text: str, flag: str = "--ctx") -> int:
-    """Read a count of tokens: `8192`, `8_192`, `8k` = 8,000, `8K` = 8,192 (vLLM's rule).
+def parse_tokens(text: str, flag: str = "--ctx", what: str = "number of tokens") -> int:
+    """Read a count: `8192`, `8_192`, `8k` = 8,000, `8K` = 8,192 (vLLM's rule for tokens).
 
     A fraction needs a decimal suffix (`25.6k` = 25,600), since `25.6K` is no whole number of tokens.
     """
-    match = _TOKENS.fullmatch(text.strip())
+    match = _TOKENS.fullmatch(text.strip()) if len(text) <= _LONGEST_COUNT else None
     if not match:
-        raise KvcalcError(f"{flag} {text!r} is not a number of tokens", "write 8192, 8_192, 8k (8,000) or 8K (8,192)")
+        raise KvcalcError(f"{flag} {shorten(text)!r} is not a {what}", "write 8192, 8_192, 8k (8,000) or 8K (8,192)")
     whole, fraction, suffix = match.groups()
     if fraction and suffix not in _DECIMAL:
-        raise KvcalcError(f"{flag} {text!r} is no whole number of tokens", "a fraction needs k or m: 25.6k is 25,600")
+        raise KvcalcError(f"{flag} {text!r} is no whole {what}", "a fraction needs k or m: 25.6k is 25,600")
     scale = _DECIMAL.get(suffix) or _BINARY.get(suffix) or 1
-    value = Fraction(re.sub("[_,]", "", whole)[:40] + (fraction or "")) * scale
+    value = Fraction(re.sub("[_,]", "", whole) + (fraction or "")) * scale
     if value.denominator != 1:
-        raise KvcalcError(f"{flag} {text!r} is no whole number of tokens", "write the count out")
+        raise KvcalcError(f"{flag} {text!r} is no whole {what}", "write the count out")
     return _bounded(int(value), text, flag)
 
 
@@ -73,11 +74,11 @@ def _half_up(value: Fraction, digits: int) -> str:
     return f"{scaled // 10**digits:,}.{scaled % 10**digits:0{digits}d}"
 
 
-def column_unit(counts: Iterable[float | Fraction]) -> int:
-    """One binary unit for a whole column: the largest one's, unless the least would vanish in it."""
+def column_unit(counts: Iterable[float | Fraction], least: Fraction = Fraction(1, 10)) -> int:
+    """One binary unit for a whole column: the largest one's, unless the smallest would be under `least` of it."""
     sizes = [count for count in counts if count]
     unit = memory_unit(max(sizes, default=0))
-    while unit > 1 and min(sizes) * 100 < unit:
+    while unit > 1 and min(sizes) < unit * least:
         unit = unit // 1024
     return unit
 

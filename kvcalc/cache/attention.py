@@ -4,14 +4,25 @@ from typing import Any
 
 import msgspec
 
-from kvcalc.cache.component import Attended, Bias, Component, Count, CountOrZero, Label, QkNorm, Span
+from kvcalc.cache.component import (
+    Attended,
+    Bias,
+    Component,
+    Count,
+    CountOrZero,
+    Label,
+    QkNorm,
+    Span,
+    contradiction,
+)
 from kvcalc.cache.layout import Part
 from kvcalc.cache.sharding import Sharding
 
 
 def _check_grouping(q_heads: int | None, kv_heads: int) -> None:
     if q_heads is not None and q_heads % kv_heads:
-        raise ValueError(f"q_heads {q_heads} is no multiple of kv_heads {kv_heads}: each KV head serves a whole group")
+        message = f"q_heads {q_heads} is no multiple of kv_heads {kv_heads}"
+        raise ValueError(contradiction(message, "each KV head serves a whole group of query heads"))
 
 
 def _bias_parameters(bias: Bias, qkv: int, output: int) -> int:
@@ -62,6 +73,10 @@ class Kv(Attended, frozen=True, kw_only=True, tag="kv"):
     def shared_heads(self) -> tuple[tuple[str, int], ...]:
         return (("KV heads", self.kv_heads),)
 
+    @property
+    def query_group(self) -> int:
+        return self.kv_heads
+
     def projection_parameters(self, hidden: int, source: Component | None) -> int:
         """K and V projections, and Q and O where it owns queries; biases and norms as the spec says."""
         width = self.kv_heads * sum(self.widths)
@@ -85,7 +100,8 @@ class Cross(Kv, frozen=True, kw_only=True, tag="cross"):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.window or self.chunk or self.ratio:
-            raise ValueError("a cross cache keeps the encoder's tokens and takes no window, chunk or ratio")
+            message = "a cross cache takes no window, chunk or ratio"
+            raise ValueError(contradiction(message, "it keeps the encoder's tokens: remove them"))
 
     @property
     def span(self) -> Span:

@@ -18,12 +18,23 @@ Count = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
 CountOrZero = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 Parameters = Annotated[int, msgspec.Meta(ge=0, le=10**15)]
 ExtraParameters = Annotated[int, msgspec.Meta(ge=-(10**15), le=10**15)]
-Label = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
+Label = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+/-]{0,99}$")]
 Bias = Literal["none", "qkv", "all"]
 QkNorm = Literal["none", "head", "full"]
 FormatMap = dict[str, str]
 
 MODEL_FORMAT = "model"
+
+
+RESERVED_LABELS = frozenset({"k", "v", "previous", "kv_cache", "weights"})
+"""What `--kv-dtype`, `source:` and the CSV mean by themselves."""
+
+HINT_MARK = " // "
+
+
+def contradiction(message: str, hint: str) -> str:
+    """A complaint that a struct can raise through msgspec, which passes on one string only."""
+    return f"{message}{HINT_MARK}{hint}"
 
 
 class Span(NamedTuple):
@@ -64,7 +75,11 @@ class Component(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", for
     id: Label | None = None
     parameters: Parameters | None = None
     extra_parameters: ExtraParameters = 0
-    weights: Label | None = None
+    weights: Annotated[str, msgspec.Meta(min_length=1, max_length=100)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.id in RESERVED_LABELS:
+            raise ValueError(contradiction(f"id: {self.id} has a meaning of its own", "choose another label"))
 
     @property
     def kind(self) -> str:
@@ -168,6 +183,11 @@ class Component(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", for
         """Query heads that it owns, None where another component of the layer asks."""
         return None
 
+    @property
+    def query_group(self) -> int:
+        """What the query heads that read it must be a multiple of."""
+        return 1
+
     def shared_heads(self) -> tuple[tuple[str, int], ...]:
         """Named head counts that tensor parallelism divides."""
         return ()
@@ -198,13 +218,14 @@ class Attended(Component, frozen=True, kw_only=True):
     formats: FormatMap = {}
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         given = [name for name in ("window", "chunk", "ratio") if getattr(self, name) is not None]
         if len(given) > 1:
-            raise ValueError(f"{' and '.join(given)} cannot stand together: a cache has one span")
+            raise ValueError(contradiction(f"{' and '.join(given)} stand together", "a cache has one span: keep one"))
         if self.sinks and self.window is None:
-            raise ValueError("sinks need a window")
+            raise ValueError(contradiction("sinks need a window", "add window:, or remove sinks:"))
         if self.overlap and self.ratio is None:
-            raise ValueError("overlap needs a ratio")
+            raise ValueError(contradiction("overlap needs a ratio", "add ratio:, or remove overlap:"))
         for name in [self.format, *self.formats, *self.formats.values()]:
             check_format(name)
 
@@ -236,4 +257,4 @@ def check_format(name: str | None) -> None:
     try:
         find_format(name, "format:")
     except KvcalcError as error:
-        raise ValueError(f"{error.message} ({error.hint})") from error
+        raise ValueError(contradiction(error.message, error.hint)) from error

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import msgspec
 
-from kvcalc.cache.component import MODEL_FORMAT, Component, Count, Label, State, check_format
+from kvcalc.cache.component import MODEL_FORMAT, Component, Count, Label, State, check_format, contradiction
 from kvcalc.cache.sharding import Sharding
 
 
@@ -48,8 +48,10 @@ class Mamba2(Component, frozen=True, kw_only=True, tag="mamba2"):
     kernel: Count
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.heads % self.groups:
-            raise ValueError(f"heads {self.heads} is no multiple of groups {self.groups}")
+            message = f"heads {self.heads} is no multiple of groups {self.groups}"
+            raise ValueError(contradiction(message, "each group serves as many heads"))
 
     def states(self, sharding: Sharding) -> tuple[State, ...]:
         heads, groups = sharding.heads(self.heads), sharding.heads(self.groups)
@@ -77,8 +79,10 @@ class GatedDelta(Component, frozen=True, kw_only=True, tag="gated_delta"):
     kernel: Count
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.v_heads % self.k_heads:
-            raise ValueError(f"v_heads {self.v_heads} is no multiple of k_heads {self.k_heads}")
+            message = f"v_heads {self.v_heads} is no multiple of k_heads {self.k_heads}"
+            raise ValueError(contradiction(message, "each key head serves as many value heads"))
 
     def states(self, sharding: Sharding) -> tuple[State, ...]:
         k_heads, v_heads = sharding.heads(self.k_heads), sharding.heads(self.v_heads)
@@ -181,7 +185,7 @@ class StateEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     def __post_init__(self) -> None:
         if self.heads is None and not self.shape:
-            raise ValueError("a state needs heads, a shape or both")
+            raise ValueError(contradiction("a state needs heads, a shape or both", "add heads: or shape:"))
         if self.format not in (None, MODEL_FORMAT):
             check_format(self.format)
 

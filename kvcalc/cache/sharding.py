@@ -19,8 +19,10 @@ class Sharding(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         for name in ("tp", "pp", "dp", "ep", "dcp"):
             size = getattr(self, name)
-            if not 1 <= size <= MOST_RANKS:
-                raise KvcalcError(f"--{name} {size}: from 1 to {MOST_RANKS:,} is possible", f"leave --{name} out for 1")
+            if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= MOST_RANKS:
+                raise KvcalcError(
+                    f"--{name} {size!r}: from 1 to {MOST_RANKS:,} is possible", f"leave --{name} out for 1"
+                )
 
     def heads(self, heads: int) -> int:
         """Heads on the fullest rank: a head is never cut, and never absent."""

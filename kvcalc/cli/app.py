@@ -1,11 +1,13 @@
 """The kvcalc command: one place that catches, one place that exits."""
 
+import contextlib
+import io
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import typer
-from typer.exceptions import TyperException
 
 from kvcalc import __version__
 from kvcalc.errors import KvcalcError
@@ -71,19 +73,49 @@ def _top(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0 yes, 1 no, 2 a wrong question, 130 interrupted."""
+    _make_streams_safe()
     try:
-        given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
-        only = given[0] if given[0] in _VERBS and _COMPLETION not in os.environ else None
-        return int(make_app(only)(args=given, prog_name="kvcalc", standalone_mode=False) or 0)
+        code = _run(list(sys.argv[1:] if arguments is None else arguments) or ["--help"])
+        sys.stdout.flush()
+        return code
     except KvcalcError as error:
         return _complain(error.message, error.hint, error.exit_code)
-    except TyperException as error:
+    except _USAGE_ERROR as error:
         # Without a message it has printed the help that a bare group asks for.
-        return _complain(error.format_message(), _usage_hint(error), 2) if error.format_message() else 0
+        return _complain(str(error.format_message()), _usage_hint(error), 2) if error.format_message() else 0
     except (typer.Abort, KeyboardInterrupt):
         return 130
-    except BrokenPipeError:
+    except (BrokenPipeError, _ReaderGoneError):
         return _close_pipe()
+    except OSError as error:
+        return _complain(f"stdout: {error.strerror}", "is there room where the answer goes?", 2)
+
+
+def _run(given: list[str]) -> int:
+    only = given[0] if given[0] in _VERBS and _COMPLETION not in os.environ else None
+    try:
+        return int(make_app(only)(args=given, prog_name="kvcalc", standalone_mode=False) or 0)
+    except SystemExit as error:
+        # Out of standalone mode typer leaves this way only where a write met a closed pipe.
+        raise _ReaderGoneError from error
+
+
+class _ReaderGoneError(Exception):
+    """Whoever read stdout has gone away."""
+
+
+# typer carries its own click and names this class only as a base of what it does name.
+_USAGE_ERROR: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+
+
+def _make_streams_safe() -> None:
+    """A closed stream is a null one, and a character that a terminal cannot show is no reason to fail."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123 - open until exit
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _usage_hint(error: Exception) -> str:
@@ -92,13 +124,16 @@ def _usage_hint(error: Exception) -> str:
 
 
 def _complain(message: str, hint: str, code: int) -> int:
-    print(f"error: {message}", file=sys.stderr)
+    from kvcalc.cli.emit import say
+
+    say(f"error: {message}")
     if hint:
-        print(f"hint: {hint}", file=sys.stderr)
+        say(f"hint: {hint}")
     return code
 
 
 def _close_pipe() -> int:
     """The reader went away (`| head`): nothing is wrong, and nothing more can be said."""
-    sys.stdout = open("/dev/null", "w", encoding="utf-8")  # noqa: SIM115, PTH123 - kept open until exit
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0

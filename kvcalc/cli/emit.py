@@ -1,5 +1,6 @@
 """Where an answer goes: stdout or a file, whole or not at all."""
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -8,18 +9,27 @@ from pathlib import Path
 import msgspec
 
 from kvcalc.cli.options import OutputFormat, OutputOptions
-from kvcalc.errors import KvcalcError
+from kvcalc.errors import KvcalcError, shorten
 from kvcalc.report import Report
 
-_SUFFIXES = {".json": OutputFormat.json, ".csv": OutputFormat.csv, ".md": OutputFormat.markdown}
+_SUFFIXES = {
+    ".json": OutputFormat.json,
+    ".csv": OutputFormat.csv,
+    ".md": OutputFormat.markdown,
+    ".markdown": OutputFormat.markdown,
+    ".txt": OutputFormat.table,
+    "": OutputFormat.table,
+}
+_STDOUT = Path("-")
 
 
 def emit(report: Report, output: OutputOptions, notes: Sequence[str] = ()) -> None:
-    """Write `report` as asked; notes go to stderr."""
-    report = msgspec.structs.replace(report, notes=(*notes, *report.notes))
-    form = output.format or (_SUFFIXES.get(output.out.suffix) if output.out else None) or OutputFormat.table
-    if output.out is not None:
-        _write(render(report, form), output.out, output.force)
+    """Write `report` as asked; notes go to stderr, and into the document where it carries notes."""
+    report = _with_notes(report, (*notes, *report.notes))
+    out = None if output.out == _STDOUT else output.out
+    form = output.format or (OutputFormat.table if out is None else _format_of(out))
+    if out is not None:
+        _write(render(report, form), out, output.force)
     elif form is OutputFormat.table:
         from kvcalc.render.terminal import print_report
 
@@ -27,7 +37,27 @@ def emit(report: Report, output: OutputOptions, notes: Sequence[str] = ()) -> No
     else:
         sys.stdout.write(render(report, form))
     if not output.quiet:
-        _print_notes(report)
+        for note in report.notes:
+            say(f"note: {note}")
+
+
+def say(text: str) -> None:
+    """Print on stderr; where that cannot be written, the answer still counts."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr)
+
+
+def _with_notes(report: Report, notes: tuple[str, ...]) -> Report:
+    document = {**report.document, "notes": list(notes)} if "notes" in report.document else report.document
+    return msgspec.structs.replace(report, notes=notes, document=document)
+
+
+def _format_of(path: Path) -> OutputFormat:
+    form = _SUFFIXES.get(path.suffix.lower())
+    if form is None:
+        known = ", ".join(filter(None, _SUFFIXES))
+        raise KvcalcError(f"-o {path}: {path.suffix} names no format", f"known suffixes: {known}; or say --format")
+    return form
 
 
 def render(report: Report, form: OutputFormat) -> str:
@@ -41,21 +71,29 @@ def render(report: Report, form: OutputFormat) -> str:
     return RENDERERS[form.value](report)
 
 
-def _print_notes(report: Report) -> None:
-    for note in report.notes:
-        print(f"note: {note}", file=sys.stderr)
-
-
 def _write(text: str, path: Path, force: bool) -> None:
-    if path.is_dir():
+    try:
+        _write_file(text, path.resolve(), path, force)
+    except OSError as error:
+        raise KvcalcError(
+            f"{shorten(str(path))}: {error.strerror}", "-o names a file in a folder that can be written"
+        ) from error
+    say(f"Wrote {path}")
+
+
+def _write_file(text: str, target: Path, path: Path, force: bool) -> None:
+    """Through a symbolic link to its target; a device or a pipe is written to, never replaced."""
+    if target.is_dir():
         raise KvcalcError(f"{path} is a directory", "-o names a file")
-    if path.exists() and not force:
+    if target.exists() and not target.is_file():
+        target.write_text(text, encoding="utf-8")
+        return
+    if target.exists() and not force:
         raise KvcalcError(f"{path} exists", "--force overwrites it")
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+    draft = target.with_name(f".kvcalc-{os.getpid()}.part")
     try:
         draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise KvcalcError(f"{path}: {error.strerror}", "-o names a file in a folder that can be written") from error
-    print(f"Wrote {path}", file=sys.stderr)
+        draft.replace(target)
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)

@@ -177,6 +177,11 @@ def tokens_or(text: str | None, flag: str, default: int) -> int:
     return default if text is None else parse_tokens(text, flag)
 
 
+def count_or(text: str | None, flag: str, default: int) -> int:
+    """The count that a flag gives, or the default; read like tokens."""
+    return default if text is None else parse_tokens(text, flag, "number")
+
+
 def first_given(own: str | None, borrowed: str | None, own_flag: str, borrowed_flag: str) -> tuple[str | None, str]:
     """kvcalc's flag or the engines' spelling of it, and a note where the spelling was borrowed."""
     if own is not None and borrowed is not None:

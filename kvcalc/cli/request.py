@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from kvcalc.cache.sharding import Sharding
-from kvcalc.cli.options import RequestOptions, ShardingOptions, first_given, tokens_or
+from kvcalc.cli.options import RequestOptions, ShardingOptions, count_or, first_given, tokens_or
 from kvcalc.errors import KvcalcError
 from kvcalc.model.catalog import load
 from kvcalc.model.spec import ModelSpec
@@ -24,7 +24,19 @@ class Asked(msgspec.Struct, frozen=True):
 def ask(model: str, options: RequestOptions, kv_dtype: str, sharding: ShardingOptions) -> Asked:
     """The size that the flags ask for; KvcalcError where it rests on an assumption and --strict was given."""
     spec = load(model, options.set_ or ())
-    workload, notes = _workload(spec, options, kv_dtype)
+    return ask_about(spec, options, kv_dtype, sharding, default_context([spec]))
+
+
+def default_context(specs: Sequence[ModelSpec]) -> int:
+    """The context where none is asked: one that every model of `specs` can take."""
+    return min([DEFAULT_CONTEXT, *(spec.max_context for spec in specs if spec.max_context is not None)])
+
+
+def ask_about(
+    spec: ModelSpec, options: RequestOptions, kv_dtype: str, sharding: ShardingOptions, context: int
+) -> Asked:
+    """The same for a model that is loaded already, at `context` tokens where the flags name none."""
+    workload, notes = _workload(spec, options, kv_dtype, context)
     spread = Sharding(tp=sharding.tp, pp=sharding.pp, dp=sharding.dp, ep=sharding.ep, dcp=sharding.dcp)
     size = size_workload(spec, workload, spread)
     if options.strict:
@@ -32,14 +44,14 @@ def ask(model: str, options: RequestOptions, kv_dtype: str, sharding: ShardingOp
     return Asked(size, tuple(notes))
 
 
-def _workload(spec: ModelSpec, options: RequestOptions, kv_dtype: str) -> tuple[Workload, Sequence[str]]:
+def _workload(spec: ModelSpec, options: RequestOptions, kv_dtype: str, context: int) -> tuple[Workload, Sequence[str]]:
     ctx, ctx_note = first_given(options.ctx, options.engine_ctx, "--ctx", "--max-model-len (-c)")
     batch, batch_note = first_given(options.batch, options.engine_batch, "--batch", "--max-num-seqs (-np)")
-    tokens = tokens_or(ctx, "--ctx", min(DEFAULT_CONTEXT, spec.max_context or DEFAULT_CONTEXT))
+    tokens = tokens_or(ctx, "--ctx", context)
     encoder = options.encoder_tokens
     workload = Workload(
         context_tokens=tokens,
-        batch=tokens_or(batch, "--batch", 1),
+        batch=count_or(batch, "--batch", 1),
         kv_dtype=kv_dtype,
         dtype=options.dtype,
         weights=options.weights,

@@ -81,7 +81,10 @@ def _heads(text: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _as_path(wanted: str) -> tuple[Path, str]:
-    file, _, document = wanted.partition("#")
+    if not wanted:
+        raise KvcalcError("no model is named", "give a name, an alias or the path of a YAML spec")
+    # A path may hold a # of its own.
+    file, _, document = (wanted, "", "") if os.path.isfile(wanted) else wanted.partition("#")  # noqa: PTH113
     # os.path answers False for a name that no file system takes; Path.is_file raises.
     if file.endswith(_SUFFIXES) or os.path.isfile(file):  # noqa: PTH113
         return Path(file), document
@@ -97,9 +100,13 @@ def _from_file(path: Path, document: str, overrides: Sequence[str]) -> ModelSpec
     if len(documents) == 1 and not document:
         return read_document(documents[0], path, overrides)
     names = [str(one.get("name")) for one in documents]
+    if document and names.count(document) > 1:
+        raise SpecError(
+            f"{path}: {names.count(document)} documents are named {shorten(document)}", "each needs its own"
+        )
     if not document:
         raise KvcalcError(
-            f"{path} holds {len(names)} models", f"pick one: {path}#{names[0]}; it has {', '.join(names)}"
+            f"{path} holds {len(names)} models", f"pick one: {path}#{shorten(names[0])}; it has {', '.join(names[:20])}"
         )
     if document not in names:
         raise UnknownNameError(f"document in {path}:", document, names, f"it has {', '.join(names)}")

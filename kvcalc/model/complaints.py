@@ -1,12 +1,14 @@
 """What is wrong with a spec, said so that it can be mended: file, line, key, and the nearest right name."""
 
+import inspect
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
+from kvcalc.cache.component import HINT_MARK
 from kvcalc.cache.kinds import KINDS
 from kvcalc.cache.recurrent import StateEntry
 from kvcalc.errors import SpecError, nearest, shorten
@@ -14,7 +16,7 @@ from kvcalc.model.located import LocatedDict, LocatedList, at, line_of
 from kvcalc.model.spec import MLP_KINDS, Assumed, Document, LayerEntry
 
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
-_FIELD = re.compile(r"field `(\w+)`")
+_FIELD = re.compile(r"field `([^`]*)`")
 
 
 def located_error(text: str, root: Any, section: str, path: Path, line: int) -> SpecError:
@@ -28,14 +30,17 @@ def located_error(text: str, root: Any, section: str, path: Path, line: int) -> 
         return _unknown_key(field[1], value, struct, path, line)
     if field and "missing required" in message:
         return SpecError(f"{at(path, line)}{field[1]}: is missing{_in_kind(value)}", _needed_by(struct))
+    if "[...]" in where:
+        value = _first_wrong(value)
     if steps and steps[-1] == "kind":
         options = MLP_KINDS if _is_mlp(steps, section) else KINDS
         return SpecError(f"{at(path, line)}unknown kind {shorten(str(value))!r}", _offer(str(value), options, "kinds"))
-    return SpecError(f"{at(path, line)}{_named_step(steps, holder)}{_plain(message, value)}", _hint_for(message))
+    plain, hint = _plain(message, value, _struct_at(holder, steps[:-1], section), steps)
+    return SpecError(f"{at(path, line)}{_named_step(steps, holder)}{plain}", hint)
 
 
 def _unknown_key(key: str, value: Any, struct: type[msgspec.Struct] | None, path: Path, line: int) -> SpecError:
-    known = ["kind", *struct.__struct_encode_fields__] if struct else ["kind"]
+    known = [*_TAGS.get(struct, []), *struct.__struct_encode_fields__] if struct else ["kind"]
     where = at(path, value.lines.get(key, line))
     return SpecError(f"{where}unknown key {key}{_in_kind(value)}", _offer(key, known, "keys here"))
 
@@ -76,6 +81,7 @@ def _struct_at(value: Any, steps: Sequence[str | int], section: str) -> type[msg
     return _PLAIN_STRUCTS.get(last, LayerEntry)
 
 
+_TAGS: dict[Any, list[str]] = {struct: ["kind"] for struct in (*KINDS.values(), *MLP_KINDS.values())}
 _PLAIN_STRUCTS: dict[str, type[msgspec.Struct]] = {"document": Document, "states": StateEntry, "assumed": Assumed}
 
 
@@ -94,14 +100,43 @@ def _named_step(steps: Sequence[str | int], holder: Any) -> str:
     return f"{names[-1]}: " if names else f"{holder.get('kind', '')} " if isinstance(holder, LocatedDict) else ""
 
 
-def _plain(message: str, value: Any) -> str:
-    """`Expected int >= 1` as `0 is no whole number >= 1`."""
+def _plain(
+    message: str, value: Any, struct: type[msgspec.Struct] | None, steps: Sequence[str | int]
+) -> tuple[str, str]:
+    """A complaint in plain words, `Expected int >= 1` as `0 is no whole number >= 1`, and its hint."""
     if not message.startswith("Expected"):
-        return message
+        said, _, hint = message.partition(HINT_MARK)
+        return (said, hint) if hint else (f"{_yaml_word(value)} is not possible here", _choices(steps, struct))
+    if "length >= 1" in message and isinstance(value, LocatedList):
+        return "is an empty list", "name at least one"
+    if "length >= 1" in message or "regex" in message:
+        return f"{_yaml_word(value)} is empty or holds what a name cannot", "names are words without control characters"
     wanted = message.removeprefix("Expected ").replace("`", "").partition(", got")[0]
     for word, plain in _PLAIN_WORDS.items():
         wanted = wanted.replace(word, plain)
-    return f"{_yaml_word(value)} is no {wanted}"
+    is_count = message.startswith("Expected `int`")
+    hint = (
+        "counts are whole numbers of at least 1 and at most 10^9" if is_count else "docs/spec.md describes the language"
+    )
+    return f"{_yaml_word(value)} is no {wanted}", hint
+
+
+def _first_wrong(holder: Any) -> Any:
+    """One value of a mapping whose values msgspec does not tell apart: the first that is no name."""
+    values = holder.values() if isinstance(holder, LocatedDict) else ()
+    return next((value for value in values if not isinstance(value, str)), holder)
+
+
+def _choices(steps: Sequence[str | int], struct: type[msgspec.Struct] | None) -> str:
+    """The words that a key takes, where it takes only a few."""
+    structs = [struct] if struct else [*KINDS.values(), *MLP_KINDS.values()]
+    key = steps[-1] if steps else ""
+    for one in structs:
+        for base in one.__mro__:
+            words = get_args(inspect.get_annotations(base).get(str(key)))
+            if words and all(isinstance(word, str) for word in words):
+                return f"{key}: takes {', '.join(words)}"
+    return "docs/spec.md describes the language"
 
 
 _PLAIN_WORDS = {
@@ -122,12 +157,6 @@ def _yaml_word(value: Any) -> str:
     return shorten(str(value))
 
 
-def _hint_for(message: str) -> str:
-    if "int" in message:
-        return "counts are whole numbers of at least 1 and at most 10^9"
-    return "the spec language is described in docs/spec.md" if message.startswith("Expected") else ""
-
-
 def find_line(node: Any, key: str, value: object) -> int:
     """The line where `key` stands, holding `value` or holding it in a list or a pattern."""
     found = _search(node, key, value, set())
@@ -138,14 +167,18 @@ def _search(node: Any, key: str, value: object, seen: set[int]) -> int | None:
     if not isinstance(node, LocatedDict | LocatedList) or id(node) in seen:
         return None
     seen.add(id(node))
-    if isinstance(node, LocatedDict) and key in node and _holds(node[key], value):
+    if isinstance(node, LocatedDict) and key in node and _holds(node[key], key, value):
         return node.lines.get(key, 0)
     if isinstance(node, LocatedList) and isinstance(value, str) and value in node:
         return node.lines[node.index(value)]
-    children = node.values() if isinstance(node, LocatedDict) else node
+    children = [node[key] for key in node if key not in _NO_STRUCTURE] if isinstance(node, LocatedDict) else node
     found = (_search(child, key, value, seen) for child in children)
     return next((line for line in found if line is not None), None)
 
 
-def _holds(held: Any, value: object) -> bool:
-    return value is None or held == value or (isinstance(held, str | LocatedList) and value in held)
+_NO_STRUCTURE = {"name", "aliases", "source", "assumed"}
+
+
+def _holds(held: Any, key: str, value: object) -> bool:
+    in_pattern = key == "pattern" and isinstance(held, str) and isinstance(value, str) and len(value) == 1
+    return value is None or held == value or (in_pattern and value in held)

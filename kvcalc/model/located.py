@@ -16,6 +16,7 @@ MOST_BYTES = 2**20
 MOST_NODES = 200_000
 MOST_DEPTH = 60
 MOST_DIGITS = 30
+MOST_DOCUMENTS = 1_000
 
 _WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
 _WORDS |= {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
@@ -53,9 +54,11 @@ def at(path: Path, line: int) -> str:
 
 def read_documents(path: Path) -> list[LocatedDict]:
     """Every document of a YAML file, each a mapping; SpecError for anything else."""
-    documents = [_mapping(document, path) for document in _Builder(_read_text(path), str(path)).documents()]
+    documents = [_mapping(document, path) for document in _Builder(read_text(path), str(path)).documents()]
     if not documents:
         raise SpecError(f"{path}: the file is empty", "a spec needs at least name: and layers:")
+    if len(documents) > MOST_DOCUMENTS:
+        raise SpecError(f"{path}: more than {MOST_DOCUMENTS:,} documents", "a family has a handful")
     return documents
 
 
@@ -73,7 +76,8 @@ def _mapping(document: Any, path: Path) -> LocatedDict:
     return document
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """The text of a spec file; SpecError for what is no file, too large, or binary."""
     if path.is_dir():
         raise SpecError(f"{path} is a directory", "name a .yaml file in it")
     if path.exists() and not path.is_file():
@@ -98,8 +102,9 @@ class _Builder:
         self.text, self.where = text, where
         self.stack: list[tuple[Any, str | None]] = []
         self.key: list[str | None] = []
-        self.anchors: dict[str, tuple[Any, int]] = {}
+        self.anchors: dict[str, tuple[Any, int, int]] = {}
         self.sizes: list[int] = []
+        self.depths: list[int] = []
         self.root: Any = None
 
     def documents(self) -> Iterator[Any]:
@@ -127,40 +132,43 @@ class _Builder:
             case yaml.ScalarEvent():
                 value = self._scalar(event, line)
                 if event.anchor:
-                    self.anchors[event.anchor] = (value, 1)
-                self._add(value, 1, line)
+                    self.anchors[event.anchor] = (value, 1, 0)
+                self._add(value, 1, 0, line)
 
     def _open(self, event: Any, line: int) -> None:
         self._refuse_tag(event, line)
-        if len(self.stack) >= MOST_DEPTH:
-            raise self._error(line, f"nested more than {MOST_DEPTH} deep", "a spec needs a handful of levels")
         container = LocatedDict(line) if isinstance(event, yaml.MappingStartEvent) else LocatedList(line)
         self.stack.append((container, event.anchor))
         self.key.append(None)
         self.sizes.append(1)
+        self.depths.append(1)
 
     def _close(self) -> None:
         container, anchor = self.stack.pop()
         self.key.pop()
-        size = self.sizes.pop()
+        size, depth = self.sizes.pop(), self.depths.pop()
         if anchor:
-            self.anchors[anchor] = (container, size)
-        self._add(container, size, container.line)
+            self.anchors[anchor] = (container, size, depth)
+        self._add(container, size, depth, container.line)
 
-    def _shared(self, anchor: str, line: int) -> tuple[Any, int]:
+    def _shared(self, anchor: str, line: int) -> tuple[Any, int, int]:
         if anchor not in self.anchors:
             raise self._error(
                 line, f"*{shorten(anchor)} names no complete anchor above", "anchors stand before their use"
             )
         return self.anchors[anchor]
 
-    def _add(self, value: Any, size: int, line: int) -> None:
+    def _add(self, value: Any, size: int, depth: int, line: int) -> None:
+        """Put a value of so many nodes and levels into the open container; both count through aliases."""
         if not self.stack:
             self.root = value
             return
         self.sizes[-1] += size
+        self.depths[-1] = max(self.depths[-1], depth + 1)
         if self.sizes[-1] > MOST_NODES:
             raise self._error(line, f"anchors expand to more than {MOST_NODES:,} values", "use repeat: for repetition")
+        if self.depths[-1] > MOST_DEPTH:
+            raise self._error(line, f"nested more than {MOST_DEPTH} deep", "a spec needs a handful of levels")
         container = self.stack[-1][0]
         if isinstance(container, LocatedList):
             container.append(value)
@@ -173,7 +181,8 @@ class _Builder:
 
     def _new_key(self, container: LocatedDict, key: Any, line: int) -> str:
         if not isinstance(key, str):
-            raise self._error(line, f"a key must be a word, not {shorten(repr(key))}", 'quote it, as in "1":')
+            shown = "a mapping or a list" if isinstance(key, dict | list) else shorten(str(key))
+            raise self._error(line, f"a key must be a word, not {shown}", 'quote it, as in "1":')
         if key == "<<":
             raise self._error(line, "merge keys (<<) are not read", "share parts through blocks:, mixers: or anchors")
         if key in container.lines:
@@ -199,6 +208,9 @@ class _Builder:
             raise self._error(line, f"the tag {shorten(event.tag)} is not read", "a spec is plain data: remove the tag")
 
     def _syntax_error(self, error: yaml.YAMLError) -> SpecError:
+        if isinstance(error, yaml.reader.ReaderError):
+            line = self.text.count("\n", 0, error.position) + 1
+            return self._error(line, "not YAML: control characters are not allowed", "remove them")
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "not YAML"
         return self._error(mark.line + 1 if mark else 1, f"not YAML: {shorten(str(problem))}", "check the indentation")

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import msgspec
 
 from kvcalc.cache.component import Component
+from kvcalc.errors import KvcalcError
 from kvcalc.model.spec import Layer, Mlp, ModelSpec
 
 
@@ -30,6 +31,8 @@ def count_parameters(spec: ModelSpec) -> ParameterCount:
         total = _Tally(spec, active=False).count()
     except _UnknownError as missing:
         return ParameterCount(None, None, str(missing))
+    if total < 0:
+        raise KvcalcError(f"{spec.name}: extra_parameters make {total:,} parameters", "check their sign and digits")
     try:
         return ParameterCount(total, _Tally(spec, active=True).count())
     except _UnknownError as missing:

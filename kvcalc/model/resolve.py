@@ -10,6 +10,8 @@ from kvcalc.model.spec import Document, Layer, LayerEntry, Mixer, Mlp, ModelSpec
 MOST_LAYERS = 10_000
 MOST_COMPONENTS = 64
 MOST_NAMES_DEEP = 50
+MOST_LEVELS = 100
+_MOST_SPELLED_OUT = 10**36
 PREVIOUS = "previous"
 
 _Value = TypeVar("_Value")
@@ -34,6 +36,7 @@ def resolve(document: Document, overrides: Sequence[str] = ()) -> ModelSpec:
             (document.encoder, "encoder"),
         )
     )
+    stack.check_unused()
     if document.prefill_layers is not None and document.prefill_layers > len(layers):
         raise ResolveError(
             f"prefill_layers {document.prefill_layers} is more than the {len(layers)} layers",
@@ -70,31 +73,44 @@ class _Unroller:
 
     def unroll(self, items: Sequence[LayerEntry | str], key: str) -> tuple[Layer, ...]:
         """The layers of `items` in order, counted by multiplication before any is made."""
-        total = self._count_all(items, ())
+        total = self._count_all(items, (), 0)
         if total > MOST_LAYERS:
+            counted = f"{total:,}" if total < _MOST_SPELLED_OUT else "more than 10^36"
             raise ResolveError(
-                f"{key}: repeats multiply to {total:,} layers",
+                f"{key}: repeats multiply to {counted} layers",
                 f"a model has at most {MOST_LAYERS:,}",
                 key,
                 None,
             )
         return tuple(self._flatten(items))
 
-    def _count_all(self, items: Iterable[LayerEntry | str], above: tuple[str, ...]) -> int:
-        return sum(self._count(item, above) for item in items)
+    def check_unused(self) -> None:
+        """Blocks and mixers that no layer names must work out too: a spec is right or wrong as a whole."""
+        for name in self.document.blocks:
+            self._count_block(name, (), 0)
+        for entry in self.document.blocks.values():
+            self._components(entry.mixer, ())
+            self._mlp(entry.mlp)
+        for name in self.document.mixers:
+            self._named_mixer(name, ())
 
-    def _count(self, item: LayerEntry | str, above: tuple[str, ...]) -> int:
+    def _count_all(self, items: Iterable[LayerEntry | str], above: tuple[str, ...], depth: int) -> int:
+        if depth > MOST_LEVELS:
+            raise ResolveError(f"patterns and blocks nest more than {MOST_LEVELS} deep", "flatten them", "blocks", None)
+        return sum(self._count(item, above, depth) for item in items)
+
+    def _count(self, item: LayerEntry | str, above: tuple[str, ...], depth: int) -> int:
         if isinstance(item, str):
-            return self._count_block(item, above)
+            return self._count_block(item, above, depth)
         if item.pattern is None:
             return item.repeat
-        return item.repeat * self._count_all(item.pattern, above)
+        return item.repeat * self._count_all(item.pattern, above, depth + 1)
 
-    def _count_block(self, name: str, above: tuple[str, ...]) -> int:
+    def _count_block(self, name: str, above: tuple[str, ...], depth: int) -> int:
         if name not in self.counts:
             _refuse_circle("blocks", name, above)
             block = _named("block", name, self.document.blocks, "pattern")
-            self.counts[name] = self._count(block, (*above, name))
+            self.counts[name] = self._count(block, (*above, name), depth)
         return self.counts[name]
 
     def _flatten(self, items: Iterable[LayerEntry | str]) -> list[Layer]:
@@ -168,11 +184,18 @@ def _pair_readers(layers: Sequence[Layer]) -> list[Read]:
         for position, component in enumerate(layer.components):
             if component.source_label is not None:
                 owner = _find_source(component.source_label, labels, previous, layers)
+                _check_group(component, layers[owner[0]].components[owner[1]])
                 reads.append(Read(layer=index, reader=position, owner_layer=owner[0], owner=owner[1]))
             elif component.id is not None:
                 labels[component.id] = (index, position)
         previous = _default_sources(index, layer) or previous
     return reads
+
+
+def _check_group(reader: Component, source: Component) -> None:
+    if (reader.queries or 0) % source.query_group:
+        message = f"q_heads {reader.queries} reads `{source.name}` with {source.query_group} KV heads: no multiple"
+        raise ResolveError(message, "each KV head serves a whole group of query heads", "q_heads", reader.queries)
 
 
 def _default_sources(index: int, layer: Layer) -> list[tuple[int, int]]:
@@ -188,9 +211,7 @@ def _find_source(
         raise ResolveError(*_why_missing(label, labels, layers), "source", label)
     layer, position = labels[label]
     if not layers[layer].components[position].keeps_entries:
-        raise ResolveError(
-            f"source: {label} keeps a state and no entries to read", "name a kv or latent cache", "source", label
-        )
+        raise ResolveError(f"source: {label} keeps no entries to read", "name a kv or latent cache", "source", label)
     return labels[label]
 
 
@@ -213,9 +234,11 @@ def _only_previous(previous: list[tuple[int, int]]) -> tuple[int, int]:
 
 
 def _why_missing(label: str, labels: Iterable[str], layers: Sequence[Layer]) -> tuple[str, str]:
-    everywhere = {one.id for layer in layers for one in layer.components if one.id and one.source_label is None}
+    everywhere = {one.id: one for layer in layers for one in layer.components if one.id}
+    if label in everywhere and everywhere[label].source_label is not None:
+        return f"source: {label} is a reader itself and keeps nothing", "name the cache that it reads"
     if label in everywhere:
-        return f"source: {label} stands in a later layer", "a layer reads caches of earlier layers only"
+        return f"source: {label} stands in a later layer", "a layer reads caches that stand before it"
     near = nearest(label, everywhere)
     hint = f"did you mean {' or '.join(near)}?" if near else "give the cache that is meant an id:"
     return f"source: {label} names no component", hint

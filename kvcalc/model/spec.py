@@ -8,7 +8,7 @@ from typing import Annotated
 
 import msgspec
 
-from kvcalc.cache.component import Component, Count, CountOrZero, ExtraParameters, Label, Parameters
+from kvcalc.cache.component import Component, Count, CountOrZero, ExtraParameters, Parameters, contradiction
 from kvcalc.cache.kinds import AnyComponent
 
 
@@ -20,7 +20,7 @@ class Mlp(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_un
     bias: bool = False
     parameters: Parameters | None = None
     extra_parameters: ExtraParameters = 0
-    weights: Label | None = None
+    weights: Annotated[str, msgspec.Meta(min_length=1, max_length=100)] | None = None
 
     def parameter_count(self, hidden: int) -> int | None:
         """All its parameters in a model `hidden` wide; None means unknown."""
@@ -59,7 +59,7 @@ class Moe(Mlp, frozen=True, kw_only=True, tag="moe"):
 
     def __post_init__(self) -> None:
         if self.experts is not None and self.active is not None and self.active > self.experts:
-            raise ValueError(f"active {self.active} is more than experts {self.experts}")
+            raise ValueError(contradiction(f"active {self.active} is more than experts {self.experts}", "swap them?"))
 
     def active_parameters(self, hidden: int) -> int | None:
         total, idle = self.parameter_count(hidden), self.idle_parameters(hidden)
@@ -84,6 +84,14 @@ class Moe(Mlp, frozen=True, kw_only=True, tag="moe"):
 AnyMlp = Dense | Moe
 MLP_KINDS: dict[str, type[Mlp]] = {"dense": Dense, "moe": Moe}
 Mixer = AnyComponent | str | list[AnyComponent | str]
+Text = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]*$")]
+"""One line without control characters: it will stand on somebody's terminal."""
+Name = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[^\x00-\x20\x7f-\x9f\u202a-\u202e\u2066-\u2069][^\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]{0,99}$"
+    ),
+]
 
 
 _SOME = msgspec.Meta(min_length=1)
@@ -100,28 +108,29 @@ class LayerEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     extra_parameters: ExtraParameters = 0
 
     def __post_init__(self) -> None:
-        if self.pattern is not None and (self.mixer is not None or self.mlp is not None):
-            raise ValueError(
-                "a pattern beside a mixer or an mlp: put the layer into blocks: and name it in the pattern"
-            )
+        of_a_layer = [key for key in ("mixer", "mlp", "norm_vectors") if getattr(self, key) is not None]
+        if self.pattern is not None and (of_a_layer or self.extra_parameters):
+            keys = ", ".join([*of_a_layer, *(["extra_parameters"] if self.extra_parameters else [])])
+            message = f"a pattern beside {keys}, which belong to one layer"
+            raise ValueError(contradiction(message, "put the layer under blocks: and name it in the pattern"))
 
 
 class Assumed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a spec states without a source that could be read, by what rests on it."""
 
-    cache: tuple[str, ...] = ()
-    reads: tuple[str, ...] = ()
-    weights: tuple[str, ...] = ()
-    other: tuple[str, ...] = ()
+    cache: tuple[Text, ...] = ()
+    reads: tuple[Text, ...] = ()
+    weights: tuple[Text, ...] = ()
+    other: tuple[Text, ...] = ()
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A spec as it stands in a YAML file."""
 
-    name: Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
+    name: Name
     layers: Annotated[list[LayerEntry | str], msgspec.Meta(min_length=1)]
-    aliases: list[Label] = []
-    source: str | None = None
+    aliases: list[Name] = []
+    source: Text | None = None
     assumed: Assumed = Assumed()
     max_context: Count | None = None
     hidden_size: Count | None = None
@@ -136,7 +145,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     lookup_parameters: Parameters = 0
     prefill_layers: Count | None = None
     blocks: dict[str, LayerEntry] = {}
-    mixers: dict[str, AnyComponent | list[AnyComponent | str]] = {}
+    mixers: dict[str, Mixer] = {}
     mlps: dict[str, AnyMlp] = {}
     encoder: list[LayerEntry | str] = []
     draft_layers: list[LayerEntry | str] = []

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 BAR_WIDTH = 24
-_ROOM_BESIDE_BARS = 12
+LEAST_WIDTH = 20
+UNBOUNDED = 10_000
+"""Columns of a pipe: more than any line needs."""
+_GAP = 2
 
 
 def print_report(report: Report) -> None:
@@ -24,10 +27,11 @@ def print_report(report: Report) -> None:
     from rich.console import Console
 
     console = Console(highlight=False, markup=False, emoji=False)
-    if console.is_terminal:
-        _print(report, console)
-    else:
+    if not console.is_terminal:
         sys.stdout.write(report_text(report))
+        return
+    console.width = max(console.width, LEAST_WIDTH)
+    _print(report, console)
 
 
 def report_text(report: Report) -> str:
@@ -35,16 +39,16 @@ def report_text(report: Report) -> str:
     from rich.console import Console
 
     out = io.StringIO()
-    width = _widest(report) + 8
-    _print(report, Console(file=out, highlight=False, markup=False, emoji=False, no_color=True, width=width))
+    _print(report, Console(file=out, highlight=False, markup=False, emoji=False, no_color=True, width=UNBOUNDED))
     return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
 
 
 def _print(report: Report, console: "Console") -> None:
     console.print(_title(report, console), soft_wrap=True)
-    console.print()
     if report.bars:
-        console.print(_breakdown(report.bars, console))
+        console.print()
+        _print_breakdown(report.bars, console)
+    if report.lines:
         console.print()
     for line in report.lines:
         console.print(f"  {line}", soft_wrap=True)
@@ -52,20 +56,10 @@ def _print(report: Report, console: "Console") -> None:
         console.print()
         if table.title:
             console.print(f"  {table.title}", soft_wrap=True)
-        console.print(_table(table, console))
+        _print_table(table, console)
 
 
-def _widest(report: Report) -> int:
-    tables = [
-        sum(max(map(len, column)) + 3 for column in zip(*_with_heads(table), strict=True))
-        for table in report.for_people
-    ]
-    bars = [len(bar.label) + len(bar.detail) + 40 for bar in report.bars]
-    return max([80, *tables, *bars, *map(len, report.lines)])
-
-
-def _with_heads(table: Table) -> list[list[str]]:
-    return [[column.heading for column in table.columns], *table_cells(table)]
+_LONGEST_TITLE = 120
 
 
 def _title(report: Report, console: "Console") -> "RenderableType":
@@ -73,44 +67,77 @@ def _title(report: Report, console: "Console") -> "RenderableType":
 
     name, *rest = report.title
     one_line = "   ".join([name, *rest])
-    if len(one_line) <= console.width:
+    if len(one_line) <= min(console.width, _LONGEST_TITLE):
         return Text.assemble((name, "bold"), one_line[len(name) :])
     return Text("\n").join([Text(name, "bold"), *(Text(f"  {part}") for part in rest)])
 
 
-def _breakdown(bars: tuple[Bar, ...], console: "Console") -> "RichTable":
+def _print_breakdown(bars: tuple[Bar, ...], console: "Console") -> None:
+    """Label, bytes, picture and words in columns; without the picture, then without columns, where it is narrow."""
+    words = _words_width(bars)
+    if console.width >= words:
+        console.print(_breakdown(bars, has_pictures=console.is_terminal and console.width >= words + BAR_WIDTH + _GAP))
+        return
+    for label, shown, detail in _bar_words(bars):
+        console.print(f"{label}  {shown}  {detail}", soft_wrap=True)
+
+
+def _bar_words(bars: tuple[Bar, ...]) -> list[tuple[str, str, str]]:
+    units = bar_units(bars)
+    return [
+        ("  " * (bar.depth + 1) + bar.label, memory(bar.bytes, unit), bar.detail)
+        for bar, unit in zip(bars, units, strict=True)
+    ]
+
+
+def _words_width(bars: tuple[Bar, ...]) -> int:
+    return sum(max(map(len, column)) + _GAP for column in zip(*_bar_words(bars), strict=True))
+
+
+def _breakdown(bars: tuple[Bar, ...], has_pictures: bool) -> "RichTable":
     from rich.bar import Bar as RichBar
     from rich.table import Table as Grid
 
     most = max([1, *(bar.bytes for bar in bars if bar.drawn)])
-    grid = Grid.grid(padding=(0, 2, 0, 0))
-    has_room = _bars_fit(bars, console)
-    for column in ("left", "right", *(["left"] if has_room else []), "left"):
-        grid.add_column(justify=column, no_wrap=len(grid.columns) < 2)  # type: ignore[arg-type]
-    for bar, unit in zip(bars, bar_units(bars), strict=True):
-        picture = [RichBar(most, 0, bar.bytes, width=BAR_WIDTH, color="cyan") if bar.drawn else ""] if has_room else []
-        grid.add_row("  " * (bar.depth + 1) + bar.label, memory(bar.bytes, unit), *picture, bar.detail)
+    grid = Grid.grid(padding=(0, _GAP, 0, 0))
+    for column in ("left", "right", *(["left"] if has_pictures else []), "left"):
+        grid.add_column(justify=column)  # type: ignore[arg-type]
+    for bar, (label, shown, detail) in zip(bars, _bar_words(bars), strict=True):
+        drawn = RichBar(most, 0, bar.bytes, width=BAR_WIDTH, color="cyan") if bar.drawn else ""
+        grid.add_row(label, shown, *([drawn] if has_pictures else []), detail)
     return grid
 
 
-def _bars_fit(bars: tuple[Bar, ...], console: "Console") -> bool:
-    """Whether the terminal is wide enough to draw beside the words, and can draw at all."""
-    words = max(len(bar.detail) for bar in bars) + max(len(bar.label) + 2 * bar.depth for bar in bars)
-    return (
-        console.is_terminal
-        and not console.legacy_windows
-        and console.width >= words + BAR_WIDTH + 2 * _ROOM_BESIDE_BARS
-    )
+def _print_table(table: Table, console: "Console") -> None:
+    """Columns where they fit, else a column a row, else a record a row: nothing is ever cut."""
+    heads, cells = [column.heading for column in table.columns], table_cells(table)
+    is_number = [column.unit != "text" for column in table.columns]
+    turned = [list(row) for row in zip(heads, *cells, strict=True)]
+    for shown in (
+        _columns(heads, cells, is_number, console),
+        _columns(turned[0], turned[1:], [False, *[True] * len(cells)], console),
+    ):
+        if console.measure(shown, options=console.options.update(width=UNBOUNDED)).maximum <= console.width:
+            console.print(shown)
+            return
+    _print_records(heads, cells, console)
 
 
-def _table(table: Table, console: "Console") -> "RenderableType":
+def _print_records(heads: list[str], cells: list[list[str]], console: "Console") -> None:
+    label = max(map(len, heads))
+    for first, *rest in cells:
+        console.print(f"\n  {first}", style="bold", soft_wrap=True)
+        for heading, cell in zip(heads[1:], rest, strict=True):
+            console.print(f"    {heading:{label}}  {cell}", soft_wrap=True)
+
+
+def _columns(heads: list[str], cells: list[list[str]], is_number: list[bool], console: "Console") -> "RichTable":
     from rich import box
     from rich.table import Table as RichTable
 
-    shown = RichTable(box=box.SIMPLE_HEAD if console.is_terminal else None, padding=(0, 1, 0, 2))
-    for column in table.columns:
-        justify = "left" if column.unit == "text" else "right"
-        shown.add_column(column.heading, justify=justify, overflow="fold")  # type: ignore[arg-type]
-    for cells in table_cells(table):
-        shown.add_row(*cells)
+    shown = RichTable(box=box.SIMPLE_HEAD if console.is_terminal else None, padding=(0, 1, 0, _GAP - 1))
+    for heading, number in zip(heads, is_number, strict=True):
+        shown.add_column(heading, justify="right" if number else "left", no_wrap=True)
+    for row in cells:
+        shown.add_row(*row)
     return shown

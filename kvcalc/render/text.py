@@ -42,7 +42,7 @@ def to_markdown(report: Report) -> str:
 def _bar_table(report: Report) -> str:
     units = bar_units(report.bars)
     rows = [
-        f"| {'&nbsp;&nbsp;' * bar.depth}{bar.label} | {memory(bar.bytes, unit)} | {bar.detail} |"
+        f"| {'&nbsp;&nbsp;' * bar.depth}{_escaped(bar.label)} | {memory(bar.bytes, unit)} | {_escaped(bar.detail)} |"
         for bar, unit in zip(report.bars, units, strict=True)
     ]
     return "\n".join(["| | bytes | |", "|---|---:|---|", *rows])
@@ -52,14 +52,19 @@ def markdown_table(table: Table) -> str:
     """One table, numbers aligned right."""
     heads = " | ".join(column.heading for column in table.columns)
     rules = " | ".join("---" if column.unit == "text" else "---:" for column in table.columns)
-    rows = ["| " + " | ".join(cells).replace("\n", " ") + " |" for cells in table_cells(table)]
+    rows = ["| " + " | ".join(map(_escaped, cells)) + " |" for cells in table_cells(table)]
     title = [f"**{table.title}**\n"] if table.title else []
     return "\n".join([*title, f"| {heads} |", f"| {rules} |", *rows])
 
 
+def _escaped(cell: str) -> str:
+    """A cell that cannot end its column."""
+    return " ".join(cell.split()).replace("|", "\\|")
+
+
 def bar_units(bars: Sequence[Bar]) -> list[int]:
     """The unit of each bar: one for all that are drawn, the same beside them unless it would be absurd."""
-    unit = column_unit(bar.bytes for bar in bars if bar.drawn)
+    unit = column_unit((bar.bytes for bar in bars if bar.drawn), least=Fraction(1, 100))
     return [unit if bar.drawn or bar.bytes < _MOST_IN_A_UNIT * unit else memory_unit(bar.bytes) for bar in bars]
 
 

@@ -15,7 +15,7 @@ SCHEMA = "kvcalc.compare/1"
 
 def compare_report(sizes: Sequence[CacheSize]) -> Report:
     """The answer of `kvcalc compare`: one column a case, each figure beside its ratio to the first."""
-    first = sizes[0]
+    first, table = sizes[0], _table(sizes)
     cases: list[CaseDocument] = [{**size_document(size), "ratios": ratios(size, first)} for size in sizes]
     document: CompareDocument = {"schema": SCHEMA, "cases": cases}
     return Report(
@@ -25,9 +25,17 @@ def compare_report(sizes: Sequence[CacheSize]) -> Report:
             f"context {_same(sizes, 'context_tokens')}",
             f"batch {_same(sizes, 'batch')}",
         ),
-        tables=(_table(sizes),),
+        tables=(table,),
+        shown_tables=(table if any(size.ranks > 1 for size in sizes) else _without(table, "bytes_per_rank"),),
         notes=tuple(dict.fromkeys(f"{size.spec.name}: {note.text}" for size in sizes for note in notes_on(size))),
     )
+
+
+def _without(table: Table, key: str) -> Table:
+    """The table without one column."""
+    kept = [index for index, column in enumerate(table.columns) if column.key != key]
+    rows = [[row[index] for index in kept] for row in table.rows]
+    return Table(tuple(table.columns[index] for index in kept), rows, table.title)
 
 
 def ratios(size: CacheSize, first: CacheSize) -> RatiosDocument:
@@ -62,6 +70,7 @@ def _table(sizes: Sequence[CacheSize]) -> Table:
         Column("stored_ratio", "stored", "ratio"),
         Column("read_bytes_per_step", "read a step", "bytes"),
         Column("read_ratio", "read", "ratio"),
+        Column("bytes_per_rank", "a rank", "bytes"),
         Column("weight_bytes", "weights", "bytes"),
     )
     return Table(columns, [_cells(size, ratios(size, first)) for size in sizes])
@@ -80,5 +89,6 @@ def _cells(size: CacheSize, ratio: RatiosDocument) -> tuple[Value, ...]:
         ratio["bytes_per_sequence"],
         size.read_bytes_per_step,
         ratio["read_bytes_per_step"],
+        size.bytes_per_rank,
         size.weight_bytes,
     )

@@ -6,7 +6,7 @@ from kvcalc.documents import ExplainDocument, ProjectionsDocument, Scope
 from kvcalc.report import Column, Report, Table, Value
 from kvcalc.sizing.need import CacheSize
 from kvcalc.sizing.notes import notes_on
-from kvcalc.sizing.report import request_document
+from kvcalc.sizing.report import rank_lines, request_document
 from kvcalc.sizing.rows import Row
 from kvcalc.units import exact_bytes, memory, plain_number
 
@@ -67,6 +67,8 @@ def _terms_table(size: CacheSize) -> Table:
     rows.append(("in all", None, "a token", _sum_of(size, "a token"), plain_number(size.bytes_per_token)))
     if size.fixed_bytes_per_sequence:
         rows.append(("in all", None, "fixed", _sum_of(size, "fixed"), size.fixed_bytes_per_sequence))
+    if size.ranks > 1:
+        rows.append(("batch", None, "fullest rank", None, size.bytes_per_rank))
     columns = (
         Column("term", "term"),
         Column("layers", "layers", "count"),
@@ -143,7 +145,7 @@ def _summary(size: CacheSize) -> list[str]:
     lines.append(f"{tokens:,} tokens: {exact_bytes(size.bytes_per_sequence)} a sequence")
     if size.workload.batch > 1:
         lines.append(f"x {size.workload.batch:,} sequences: {memory(size.total_bytes)}")
-    return lines
+    return lines + rank_lines(size)
 
 
 def _document(size: CacheSize) -> ExplainDocument:
@@ -159,6 +161,9 @@ def _document(size: CacheSize) -> ExplainDocument:
         "bytes_per_token": plain_number(size.bytes_per_token),
         "fixed_bytes_per_sequence": size.fixed_bytes_per_sequence,
         "bytes_per_sequence": size.bytes_per_sequence,
+        "total_bytes": size.total_bytes,
+        "bytes_per_rank": size.bytes_per_rank,
+        "all_ranks_bytes": size.all_ranks_bytes,
         "stored_and_read": [
             {
                 "name": row.name,

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 from kvcalc.errors import KvcalcError
 from kvcalc.model.spec import ModelSpec
-from kvcalc.sizing.need import MOST_BYTES, Workload, layers_of, make_packer
+from kvcalc.sizing.need import MOST_BYTES, Workload, components_of, layers_of, make_packer
 from kvcalc.sizing.rows import build_rows
+from kvcalc.units import MOST_TOKENS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,7 +23,9 @@ def size_grid(spec: ModelSpec, contexts: Sequence[int], batches: Sequence[int], 
     import pandas as pd
 
     tokens, sequences = (_counts(values, name) for values, name in ((contexts, "context"), (batches, "batch")))
-    rows = build_rows(layers_of(spec, workload), spec.reads, make_packer(spec, workload))
+    layers, packer = layers_of(spec, workload), make_packer(spec, workload)
+    packer.request.check_names(components_of(layers))
+    rows = build_rows(layers, spec.reads, packer)
     # int64 wraps in silence, so the largest corner is computed first in integers that cannot.
     corner = max(
         sum(row.stored_bytes(int(tokens.max())) for row in rows), sum(row.read_bytes(int(tokens.max())) for row in rows)
@@ -46,6 +49,12 @@ def _counts(values: Sequence[int], name: str) -> "np.ndarray[tuple[int], np.dtyp
     import numpy as np
 
     counts = np.asarray(values)
-    if counts.ndim != 1 or counts.size == 0 or counts.dtype.kind not in "iu" or counts.min() < 1:
-        raise KvcalcError(f"the grid's {name} values must be whole numbers of at least 1", f"check the {name} list")
+    if (
+        counts.ndim != 1
+        or counts.size == 0
+        or counts.dtype.kind not in "iu"
+        or counts.min() < 1
+        or int(counts.max()) > MOST_TOKENS
+    ):
+        raise KvcalcError(f"the grid's {name} values must be whole numbers from 1 to 10^12", f"check the {name} list")
     return counts.astype(np.int64)

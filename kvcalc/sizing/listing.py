@@ -1,13 +1,15 @@
 """The catalogue as a whole: what it holds, what a spec says, whether all of it can be read."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import cast
 
 from kvcalc.documents import ListedModelDocument, ModelsDocument
-from kvcalc.errors import KvcalcError, SpecError
+from kvcalc.errors import FormatError, KvcalcError, SpecError, UnknownNameError
 from kvcalc.model.catalog import catalogue_folder, locate
+from kvcalc.model.located import read_documents, read_text
 from kvcalc.model.parameters import count_parameters
 from kvcalc.model.reader import read_specs
 from kvcalc.model.spec import ModelSpec
@@ -68,12 +70,18 @@ def listed(spec: ModelSpec) -> ListedModelDocument:
 def spec_text(name_or_path: str) -> str:
     """The document of one model as it stands in its file, comments and all."""
     path, name = locate(name_or_path)
-    text = path.read_text(encoding="utf-8")
+    names = [document.get("name") for document in read_documents(path)]
+    text = read_text(path)
     if not name:
         return text
-    documents = text.split("\n---")
-    chosen = [one for one in documents if f"name: {name}\n" in one] or documents
-    return chosen[0].strip("\n") + "\n"
+    if name not in names:
+        raise UnknownNameError(f"document in {path}:", name, map(str, names))
+    chunks = [chunk for chunk in _BETWEEN_DOCUMENTS.split(text) if _CONTENT.search(chunk)]
+    return chunks[names.index(name)].strip("\n") + "\n" if len(chunks) == len(names) else text
+
+
+_BETWEEN_DOCUMENTS = re.compile(r"^---.*\n", re.MULTILINE)
+_CONTENT = re.compile(r"^[^#\s]", re.MULTILINE)
 
 
 def validate(paths: Sequence[Path]) -> tuple[int, int, list[KvcalcError]]:
@@ -84,12 +92,22 @@ def validate(paths: Sequence[Path]) -> tuple[int, int, list[KvcalcError]]:
     for path in files:
         try:
             specs = read_specs(path)
+            for spec in specs:
+                _check_formats(spec, path)
         except KvcalcError as error:
             problems.append(error)
             continue
         models += len(specs)
         problems += list(_claims(specs, path, owners))
     return len(files), models, problems
+
+
+def _check_formats(spec: ModelSpec, path: Path) -> None:
+    """SpecError where a component cannot take the format that the spec itself gives it."""
+    try:
+        build_rows(spec.layers + spec.draft_layers, spec.reads, make_packer(spec, Workload()))
+    except FormatError as error:
+        raise SpecError(f"{path}: {spec.name}: {error.message}", error.hint) from error
 
 
 def _claims(specs: Iterable[ModelSpec], path: Path, owners: dict[str, str]) -> Iterator[SpecError]:

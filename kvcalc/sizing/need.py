@@ -19,6 +19,14 @@ DEFAULT_CONTEXT = 8192
 MOST_BYTES = 2**63 - 1
 
 
+_COUNTS = (
+    ("context_tokens", "--ctx", 1),
+    ("batch", "--batch", 1),
+    ("encoder_tokens", "--encoder-tokens", 1),
+    ("draft_layers", "--draft-layers", 0),
+)
+
+
 class Workload(msgspec.Struct, frozen=True):
     """`batch` sequences of `context_tokens` tokens each, and the formats that they are kept in.
 
@@ -35,13 +43,13 @@ class Workload(msgspec.Struct, frozen=True):
     draft_layers: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("context_tokens", 1), ("batch", 1), ("encoder_tokens", 1), ("draft_layers", 0)):
+        for name, flag, least in _COUNTS:
             value = getattr(self, name)
             if value is None and name == "encoder_tokens":
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise KvcalcError(
-                    f"{name} {value!r}: a whole number of at least {least} is needed", "check the request"
+                    f"{flag} {value!r}: a whole number of at least {least} is needed", "check the request"
                 )
 
 
@@ -73,6 +81,11 @@ class CacheSize(msgspec.Struct, frozen=True, dict=True):
         return int(sum(row.stored_bytes(self.workload.context_tokens) for row in self.rows))
 
     @property
+    def ranks(self) -> int:
+        """Ranks that hold the cache."""
+        return self.sharding.stage_ranks * self.sharding.pp * self.sharding.dp
+
+    @property
     def total_bytes(self) -> int:
         """What the batch holds."""
         return self.bytes_per_sequence * self.workload.batch
@@ -95,7 +108,7 @@ class CacheSize(msgspec.Struct, frozen=True, dict=True):
     @property
     def weights_format(self) -> str:
         """The format of the weights."""
-        return find_format(self.workload.weights or self.packer.dtype, "--weights").name
+        return find_format(first_stated(self.workload.weights, self.packer.dtype), "--weights").name
 
     @property
     def weight_bytes(self) -> int | None:
@@ -112,9 +125,9 @@ def size_workload(spec: ModelSpec, workload: Workload, sharding: Sharding) -> Ca
     rows = build_rows(layers, spec.reads, packer)
     per_sequence = sum(row.stored_bytes(workload.context_tokens) for row in rows)
     if per_sequence * workload.batch * sharding.stage_ranks > MOST_BYTES:
-        raise KvcalcError("the cache would pass 8 EiB", "check the digits of --ctx and --batch")
+        raise KvcalcError("the cache would pass 8 EiB", "check the digits of --ctx and --batch, and those of the spec")
     stages = split_stages(len(spec.layers), len(layers), sharding.pp)
-    held = [_held_by(spec, layers, stage) for stage in stages]
+    held = _held_by_stages(spec, layers, stages)
     stage_bytes = [_rank_bytes(one, packer, workload.context_tokens, sharding) for one in held]
     return CacheSize(
         spec=spec,
@@ -130,9 +143,14 @@ def size_workload(spec: ModelSpec, workload: Workload, sharding: Sharding) -> Ca
 
 def make_packer(spec: ModelSpec, workload: Workload) -> Packer:
     """The formats of `spec` under the request of `workload`."""
-    dtype = find_format(workload.dtype or spec.dtype or DEFAULT_DTYPE, "--dtype").name
-    asked = workload.state_dtype and find_format(workload.state_dtype, "--state-dtype").name
+    dtype = find_format(first_stated(workload.dtype, spec.dtype, DEFAULT_DTYPE), "--dtype").name
+    asked = None if workload.state_dtype is None else find_format(workload.state_dtype, "--state-dtype").name
     return Packer(FormatRequest.parse(workload.kv_dtype), dtype, asked, spec.state_dtype)
+
+
+def first_stated(*names: str | None) -> str:
+    """The first name that is not None; an empty one is a name, and a wrong one."""
+    return next(name for name in names if name is not None)
 
 
 def layers_of(spec: ModelSpec, workload: Workload) -> tuple[Layer, ...]:
@@ -176,11 +194,15 @@ def split_stages(layers: int, with_drafts: int, pp: int) -> tuple[tuple[int, int
     return tuple(zip([0, *ends[:-1]], ends, strict=True))
 
 
-def _held_by(spec: ModelSpec, layers: Sequence[Layer], stage: tuple[int, int]) -> list[Component]:
-    """What a rank of a stage holds: its layers' components, and a copy of each source read from another stage."""
-    first, end = stage
-    foreign = foreign_sources(spec, len(layers), stage)
-    return components_of(layers[first:end]) + [layers[layer].components[position] for layer, position in foreign]
+def _held_by_stages(
+    spec: ModelSpec, layers: Sequence[Layer], stages: Sequence[tuple[int, int]]
+) -> list[list[Component]]:
+    """What a rank of each stage holds: its layers' components, and a copy of each source read from another stage."""
+    foreign = foreign_sources(spec, stages)
+    return [
+        components_of(layers[first:end]) + [layers[layer].components[position] for layer, position in foreign[stage]]
+        for stage, (first, end) in enumerate(stages)
+    ]
 
 
 def _rank_bytes(held: Sequence[Component], packer: Packer, tokens: int, sharding: Sharding) -> int:
@@ -192,14 +214,14 @@ def _rank_bytes(held: Sequence[Component], packer: Packer, tokens: int, sharding
     return sum(weighed[id(component)] for component in held)
 
 
-def foreign_sources(spec: ModelSpec, layers: int, stage: tuple[int, int]) -> set[tuple[int, int]]:
-    """Places outside a stage whose caches the stage reads."""
-    first, end = stage
-    return {
-        (read.owner_layer, read.owner)
-        for read in spec.reads
-        if first <= read.layer < min(end, layers) and not first <= read.owner_layer < end
-    }
+def foreign_sources(spec: ModelSpec, stages: Sequence[tuple[int, int]]) -> list[set[tuple[int, int]]]:
+    """For each stage, the places on other stages whose caches it reads."""
+    stage_of = [stage for stage, (first, end) in enumerate(stages) for _ in range(first, end)]
+    foreign: list[set[tuple[int, int]]] = [set() for _ in stages]
+    for read in spec.reads:
+        if read.layer < len(stage_of) and stage_of[read.layer] != stage_of[read.owner_layer]:
+            foreign[stage_of[read.layer]].add((read.owner_layer, read.owner))
+    return foreign
 
 
 def components_of(layers: Sequence[Layer]) -> list[Component]:

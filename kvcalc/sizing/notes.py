@@ -1,24 +1,25 @@
 """What an answer should say beside its numbers: copies, limits, assumptions."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from kvcalc.cache.formats import find_format
 from kvcalc.cache.sharding import WHOLE
-from kvcalc.sizing.need import CacheSize, components_of, foreign_sources, layers_of
+from kvcalc.sizing.need import CacheSize, components_of, foreign_sources
 from kvcalc.sizing.packing import DEFAULT_DTYPE
+from kvcalc.sizing.rows import Row
 
 if TYPE_CHECKING:
     from kvcalc.documents import Basis
 
 
 class Note(msgspec.Struct, frozen=True):
-    """One sentence; `assumes` says what rests on it, which `--strict` refuses."""
+    """One sentence; `assumes` says what rests on it (cache, reads, weights), which `--strict` refuses."""
 
     text: str
-    assumes: Literal["", "cache", "reads", "weights"] = ""
+    assumes: tuple[str, ...] = ()
 
 
 def notes_on(size: CacheSize) -> list[Note]:
@@ -28,7 +29,7 @@ def notes_on(size: CacheSize) -> list[Note]:
 
 def basis(size: CacheSize, *parts: str) -> "Basis":
     """`exact`, or `assumed` where any of `parts` (cache, reads, weights) rests on an assumption."""
-    return "assumed" if any(note.assumes in parts for note in _assumptions(size)) else "exact"
+    return "assumed" if any(set(note.assumes) & set(parts) for note in _assumptions(size)) else "exact"
 
 
 def _changes(size: CacheSize) -> Iterator[Note]:
@@ -38,11 +39,11 @@ def _changes(size: CacheSize) -> Iterator[Note]:
 
 def _assumptions(size: CacheSize) -> Iterator[Note]:
     assumed = size.spec.assumed
-    yield from (Note(f"assumed: {text}", "cache") for text in assumed.cache)
-    yield from (Note(f"assumed for what is read: {text}", "reads") for text in assumed.reads)
-    yield from (Note(f"assumed for the weights: {text}", "weights") for text in assumed.weights)
+    yield from (Note(f"assumed: {text}", ("cache",)) for text in assumed.cache)
+    yield from (Note(f"assumed for what is read: {text}", ("reads",)) for text in assumed.reads)
+    yield from (Note(f"assumed for the weights: {text}", ("weights",)) for text in assumed.weights)
     if size.spec.dtype is None and size.workload.dtype is None:
-        yield Note(f"assumed: the spec states no dtype, {DEFAULT_DTYPE} is taken (--dtype)", "cache")
+        yield Note(f"assumed: the spec states no dtype, {DEFAULT_DTYPE} is taken (--dtype)", ("cache", "weights"))
 
 
 def _context(size: CacheSize) -> Iterator[Note]:
@@ -64,8 +65,7 @@ def _ranks(size: CacheSize) -> Iterator[Note]:
             f"--dcp {sharding.dcp} does not divide --tp {sharding.tp}: counted on {sharding.stage_ranks} ranks; "
             "vLLM takes the decode-context ranks from the tensor-parallel ones and refuses this"
         )
-    layers = layers_of(size.spec, size.workload)
-    foreign = sum(len(foreign_sources(size.spec, len(layers), stage)) for stage in size.stages)
+    foreign = sum(map(len, foreign_sources(size.spec, size.stages)))
     if foreign:
         yield Note(f"--pp {sharding.pp}: {foreign} cache(s) read from another stage are counted on both")
     if sharding.dp > 1 and size.workload.batch % sharding.dp:
@@ -76,26 +76,31 @@ def _ranks(size: CacheSize) -> Iterator[Note]:
 
 
 def _tensor_parallel(size: CacheSize) -> Iterator[Note]:
-    tp = size.sharding.tp
-    counts = {pair for row in size.rows for pair in row.component.shared_heads()}
-    for what, heads in sorted(counts):
-        refused = "" if max(heads, tp) % min(heads, tp) == 0 else "; engines refuse a split that does not come out even"
-        if heads < tp:
-            yield Note(f"{heads} {what} on {tp} ranks: heads are replicated, {tp / heads:.3g} copies of each{refused}")
+    counts = {(what, heads, _ranks_of(size, row)) for row in size.rows for what, heads in row.component.shared_heads()}
+    for what, heads, ranks in sorted(counts):
+        refused = "" if max(heads, ranks) % min(heads, ranks) == 0 else "; engines refuse an uneven split"
+        if heads < ranks:
+            yield Note(
+                f"{heads} {what} on {ranks} ranks: heads are replicated, {ranks / heads:.3g} copies of each{refused}"
+            )
         elif refused:
-            yield Note(f"{heads} {what} on {tp} ranks: every rank is counted like the fullest{refused}")
-    for copies, names in _whole_on_ranks(size).items():
+            yield Note(f"{heads} {what} on {ranks} ranks: every rank is counted like the fullest{refused}")
+    for ranks, names in _whole_on_ranks(size).items():
         verb = "is" if len(names) == 1 else "are"
-        yield Note(f"{', '.join(names)} {verb} whole on each of {copies} ranks: --tp does not divide it")
+        yield Note(f"{', '.join(names)} {verb} whole on each of {ranks} ranks: --tp does not divide it")
+
+
+def _ranks_of(size: CacheSize, row: Row) -> int:
+    """Ranks over which the heads of a row are spread: those that hold the same tokens."""
+    return size.sharding.growing.tp if row.component.grows else size.sharding.tp
 
 
 def _whole_on_ranks(size: CacheSize) -> dict[int, list[str]]:
     """Rows without heads to divide, by how many ranks hold all that such a rank can hold."""
     whole: dict[int, list[str]] = {}
     for row in size.rows:
-        copies = size.sharding.growing.tp if row.component.grows else size.sharding.stage_ranks
-        if not row.component.shared_heads() and copies > 1:
-            whole.setdefault(copies, []).append(f"`{row.name}`")
+        if not row.component.shared_heads() and _ranks_of(size, row) > 1:
+            whole.setdefault(_ranks_of(size, row), []).append(f"`{row.name}`")
     return whole
 
 

@@ -13,6 +13,9 @@ DEFAULT_DTYPE = "bf16"
 DEFAULT_STATE_DTYPE = "fp32"
 
 
+_SIDES = ("k", "v")
+
+
 class FormatRequest(msgspec.Struct, frozen=True):
     """What `--kv-dtype` asks: one format for all, and formats for components or for K and V by name."""
 
@@ -37,14 +40,15 @@ class FormatRequest(msgspec.Struct, frozen=True):
 
     def for_part(self, component: Component, part: str, dtype: str) -> str:
         """The name of the format of one part: by name, for all, pinned by the spec, or the model's own."""
-        asked = self.by_name.get(component.name) or self.by_name.get(part) or self.everywhere
+        side = self.by_name.get(part) if part in _SIDES else None
+        asked = side or self.by_name.get(component.name) or self.everywhere
         return component.translated(asked) if asked else component.pinned_format() or dtype
 
     def check_names(self, components: Iterable[Component]) -> None:
         """UnknownNameError where a name reaches nothing of the model."""
         components = list(components)
         known = {one.name for one in components if one.keeps_entries}
-        known |= {part.name for one in components for part in one.parts(WHOLE) if part.name in ("k", "v")}
+        known |= {part.name for one in components for part in one.parts(WHOLE) if part.name in _SIDES}
         for name in self.by_name:
             if name not in known:
                 raise UnknownNameError("component in --kv-dtype", name, known, f"this model has {_listed(known)}")

@@ -102,11 +102,13 @@ def component_table(size: CacheSize) -> Table:
     rows: list[tuple[Value, ...]] = []
     for row in size.rows:
         cells = tuple(cast("dict[str, Value]", _component(row, tokens)).values())
-        rows.append((size.spec.name, tokens, batch, *cells, row.stored_bytes(tokens) * batch))
+        rows.append((size.spec.name, tokens, batch, *cells, row.stored_bytes(tokens) * batch, None, None))
     growth, read = plain_number(size.bytes_per_token), size.read_bytes_per_step // batch
     head, blank = (size.spec.name, tokens, batch), (None,) * 3
-    rows.append((*head, "kv_cache", *blank, None, *blank, growth, size.bytes_per_sequence, read, size.total_bytes))
-    rows.append((*head, "weights", *blank, size.weights_format, *blank, None, None, None, size.weight_bytes))
+    ranks = (size.bytes_per_rank, size.all_ranks_bytes)
+    whole = (growth, size.bytes_per_sequence, read, size.total_bytes, *ranks)
+    rows.append((*head, "kv_cache", *blank, None, *blank, *whole))
+    rows.append((*head, "weights", *blank, size.weights_format, *blank, *blank, size.weight_bytes, None, None))
     return Table(_COMPONENT_COLUMNS, rows)
 
 
@@ -126,6 +128,8 @@ _COMPONENT_COLUMNS = (
     Column("bytes_per_sequence", "a sequence", "bytes"),
     Column("read_bytes_per_step", "read a step", "bytes"),
     Column("total_bytes", "in all", "bytes"),
+    Column("bytes_per_rank", "a rank", "bytes"),
+    Column("all_ranks_bytes", "all ranks", "bytes"),
 )
 
 
@@ -186,10 +190,17 @@ def _lines(size: CacheSize) -> list[str]:
     ]
     if size.fixed_bytes_per_sequence:
         lines.append(f"fixed, once windows are full: {exact_bytes(size.fixed_bytes_per_sequence)} a sequence")
-    if size.sharding.stage_ranks * size.sharding.pp * size.sharding.dp > 1:
-        copies = f", {float(size.replication):.3g} copies" if size.replication > Fraction(101, 100) else ""
-        lines.append(f"fullest rank {memory(size.bytes_per_rank)}   all ranks {memory(size.all_ranks_bytes)}{copies}")
-    return lines + list(_what_if(size))
+    return lines + rank_lines(size) + _what_if(size)
+
+
+def rank_lines(size: CacheSize) -> list[str]:
+    """What the fullest rank and all of them hold, where there is more than one."""
+    if size.ranks == 1:
+        return []
+    copies = f", {float(size.replication):.3g} copies" if size.replication > Fraction(101, 100) else ""
+    return [
+        f"fullest rank {memory(size.bytes_per_rank)}   all {size.ranks} ranks {memory(size.all_ranks_bytes)}{copies}"
+    ]
 
 
 def _what_if(size: CacheSize) -> list[str]:

@@ -114,9 +114,11 @@ def _key(component: Component, packer: Packer) -> Any:
 
 
 def _names(groups: dict[Any, Any]) -> list[str]:
-    seen: Counter[str] = Counter()
+    taken: dict[str, int] = dict.fromkeys((name for name, *_ in groups), 0)
     names = []
     for name, *_ in groups:
-        seen[name] += 1
-        names.append(name if seen[name] == 1 else f"{name}-{seen[name]}")
+        taken[name] += 1
+        while taken[name] > 1 and f"{name}-{taken[name]}" in taken:
+            taken[name] += 1
+        names.append(name if taken[name] == 1 else f"{name}-{taken[name]}")
     return names

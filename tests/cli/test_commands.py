@@ -268,6 +268,81 @@ def test_the_suffix_chooses_the_format(kvcalc, tmp_path, name, start):
     assert (tmp_path / name).read_text().startswith(start)
 
 
+def test_links_are_written_through_and_devices_are_left_alone(kvcalc, tmp_path):
+    real, link = tmp_path / "real.json", tmp_path / "link.json"
+    real.write_text("old")
+    link.symlink_to(real)
+    assert kvcalc("size", "llama-8b", "-o", str(link)).code == 2
+    assert kvcalc("size", "llama-8b", "-o", str(link), "--force").code == 0
+    assert link.is_symlink()
+    assert json.loads(real.read_text())["schema"] == "kvcalc.size/1"
+    assert kvcalc("size", "llama-8b", "-o", "/dev/null", "--format", "json").code == 0
+    assert Path("/dev/null").is_char_device()
+
+
+@pytest.mark.parametrize("name", ["a.html", "a.yml"])
+def test_a_suffix_that_names_no_format_is_refused(kvcalc, tmp_path, name):
+    answer = kvcalc("size", "llama-8b", "-o", str(tmp_path / name))
+    assert answer.code == 2
+    assert "--format" in answer.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dash_is_stdout_and_a_long_name_is_an_error(kvcalc, tmp_path):
+    assert json.loads(kvcalc("size", "llama-8b", "-o", "-", "--format", "json").out)["schema"] == "kvcalc.size/1"
+    assert kvcalc("size", "llama-8b", "-o", str(tmp_path / ("x" * 300 + ".json"))).code == 2
+
+
+def test_notes_on_the_flags_stand_in_the_document_too(kvcalc):
+    notes = kvcalc("size", "llama-8b", "--max-model-len", "128k", "--format", "json").json["notes"]
+    assert any("128K is the model's own limit" in note for note in notes)
+    assert any("read as --ctx" in note for note in notes)
+
+
+def test_compare_takes_one_context_for_all(kvcalc):
+    cases = kvcalc("compare", "llama-8b", "opt-13b", "--format", "json").json["cases"]
+    assert [case["request"]["context_tokens"] for case in cases] == [2048, 2048]
+    assert cases[1]["ratios"]["total_bytes"] == cases[1]["ratios"]["bytes_per_token"] == 6.25
+
+
+@pytest.mark.parametrize("form", ["table", "csv", "markdown", "json"])
+@pytest.mark.parametrize("verb", ["size", "explain", "compare"])
+def test_ranks_show_in_every_form(kvcalc, verb, form):
+    arguments = (verb, "llama-8b", "--ctx", "8K", "--format", form, "-q")
+    assert kvcalc(*arguments).out != kvcalc(*arguments, "--tp", "8").out
+
+
+def test_a_name_in_kv_dtype_reaches_only_what_it_names(kvcalc, spec_file):
+    path = spec_file(
+        "name: f\ndtype: bf16\nlayers:\n- mixer: [{kind: latent, id: g, latent_dim: 512, rope_dim: 64}, {kind: latent, latent_dim: 512}]"
+    )
+    parts = kvcalc("size", str(path), "--kv-dtype", "latent=fp8", "--format", "json").json["kv_cache"]["components"]
+    assert [(part["name"], part["bytes_per_entry"]) for part in parts] == [("g", 1152), ("latent", 512)]
+
+
+def test_one_side_stands_before_the_whole_component(kvcalc):
+    cache = kvcalc("size", "llama-8b", "--kv-dtype", "kv=fp8,k=bf16", "--format", "json").json["kv_cache"]
+    assert cache["bytes_per_token"] == 32 * 8 * 128 * 3
+
+
+def test_models_show_finds_documents_of_a_file(kvcalc, spec_file):
+    layers = "layers: [{mixer: {kind: gmu}}]\n"
+    path = spec_file(f'# a family\n---\nname: "first one"\n{layers}--- # and\n# next\nname: second # here\n{layers}')
+    assert kvcalc("models", "show", f"{path}#second").out.endswith(f"name: second # here\n{layers}")
+    assert kvcalc("models", "show", f"{path}#first one").out == f'name: "first one"\n{layers}'
+    assert kvcalc("models", "show", f"{path}#third").code == 2
+    assert kvcalc("models", "show", "/nowhere.yaml").code == 2
+
+
+def test_models_validate_refuses_a_format_that_a_component_cannot_take(kvcalc, spec_file):
+    path = spec_file(
+        "name: f\ndtype: bf16\nlayers: [{mixer: {kind: kv, kv_heads: 1, head_dim: 8, format: fp8_ds_mla}}]"
+    )
+    answer = kvcalc("models", "validate", str(path))
+    assert answer.code == 2
+    assert "fp8_ds_mla" in answer.err
+
+
 def shell(*arguments, **environment):
     command = [sys.executable, "-m", "kvcalc", *arguments]
     return subprocess.run(
@@ -312,6 +387,26 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path):
     out = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, check=False)
     assert out.returncode == 0
     assert Path(tmp_path / "err").read_text() == ""
+
+
+@pytest.mark.parametrize("command", ["size llama-8b -q", "models list", "size --help", "--version"])
+def test_a_closed_pipe_is_no_error_for_any_verb(command):
+    line = f"{sys.executable} -m kvcalc {command} | true; exit ${{PIPESTATUS[0]}}"
+    out = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert (out.returncode, out.stderr) == (0, "")
+
+
+def test_streams_that_cannot_be_written():
+    def run(redirected):
+        line = f"{sys.executable} -m kvcalc size llama-8b --format json {redirected}"
+        return subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+
+    assert run(">&-").returncode == 0
+    assert "note" not in run("2>&-").stdout.rpartition("}")[2]
+    assert run("2>/dev/full").returncode == 0
+    full = run(">/dev/full")
+    assert full.returncode == 2
+    assert full.stderr.splitlines()[-2].startswith("error: stdout")
 
 
 def test_completion_knows_models_and_formats():

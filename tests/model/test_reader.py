@@ -60,6 +60,18 @@ def test_the_good_one_is_good(spec_file):
         ("dtype: bf16", "<<: {}", 2, ["merge keys"]),
         ("dtype: bf16", "1: 2", 2, ["a key must be a word"]),
         ("dtype: bf16", "mlps: {a: {kind: moe, expert: 3}}", 2, ["unknown key expert in moe", "experts"]),
+        ("kv_heads", "kv-heads", 5, ["unknown key kv-heads", "kv_heads"]),
+        ("kv_heads: 2", "kv_heads: 2, bias: yes", 5, ["bias: yes is not possible", "none, qkv, all"]),
+        ("kv_heads: 2", "kv_heads: 2, id: kv_cache", 5, ["id: kv_cache", "another label"]),
+        ("kv_heads: 2", "kv_heads: 2, id: 'a,b'", 5, ["id:"]),
+        ("kv_heads: 2", "kv_heads: 2, formats: {fp8: 3}", 5, ["formats: 3 is no name"]),
+        ("kv_heads: 2", "kv_heads: 2, window: 4, ratio: 2", 5, ["window and ratio", "keep one"]),
+        ("name: x", "name: 123", 1, ["name: 123 is no name"]),
+        ("name: x", 'name: ""', 1, ["name:", "empty"]),
+        ("name: x", 'name: "a\\eb"', 1, ["name:", "control characters"]),
+        ("repeat: 4", "norm_vectors: 1\n  pattern: [{mlp: {kind: dense}}]", 4, ["pattern beside mixer, norm_vectors"]),
+        ("dtype: bf16", "blocks: {a: {mixer: nope}}", 2, ["unknown mixer 'nope'"]),
+        ("dtype: bf16", "mixers: {a: b, b: a}", 2, ["circle"]),
         ("dtype: bf16", "assumed: {chache: [a]}", 2, ["unknown key chache", "cache"]),
         ("dtype: bf16", "blocks: {a: {mixer: {kind: recurrent, states: [{nam: x}]}}}", 2, ["unknown key nam", "name"]),
     ],
@@ -83,7 +95,12 @@ LAYER = "{kind: kv, kv_heads: 2, head_dim: 64}"
         ("layers:\n- mixer: {kind: shared, source: previous}", 3, ["no earlier layer keeps"]),
         (f"layers:\n- mixer: [{LAYER}, {LAYER}]\n- mixer: {{kind: shared, source: previous}}", 4, ["keeps 2 caches", "id:"]),
         ("layers:\n- mixer: {kind: short_conv, id: c, width: 8, kernel: 3}\n- mixer: {kind: shared, source: c}", 4,
-         ["keeps a state"]),
+         ["keeps no entries"]),
+        (f"layers:\n- mixer: {LAYER.replace('2', '4')}\n- mixer: {{kind: shared, source: previous, q_heads: 6}}", 4,
+         ["q_heads 6", "4 KV heads"]),
+        ("layers:\n- mixer: {kind: kv, id: xyz, kv_heads: 1, head_dim: 8}\n- mixer: {kind: shared, source: xyz}\n"
+         "- mixer: {kind: shared, source: xy}", 5, ["source: xy names no component", "xyz"]),
+        ("mixers: {foobar: {kind: gmu}}\nlayers:\n- {mixer: foobar}\n- {mixer: foo}", 5, ["unknown mixer 'foo'"]),
         ("blocks:\n  a: {pattern: [b]}\n  b: {pattern: [a]}\nlayers: [a]", 2, ["circle", "a -> b -> a"]),
         ("mixers:\n  a: [b]\n  b: [a]\nlayers: [{mixer: a}]", 2, ["circle"]),
         ("layers: [a]", 2, ["unknown block 'a'"]),
@@ -91,7 +108,7 @@ LAYER = "{kind: kv, kv_heads: 2, head_dim: 64}"
         ("mixers: {half: {kind: gmu}}\nlayers: [{mixer: hlaf}]", 3, ["unknown mixer 'hlaf'", "half"]),
         ("layers: [{mlp: big}]", 2, ["unknown mlp 'big'"]),
         (f"layers:\n- pattern: [{{mixer: {LAYER}}}]\n  mixer: {LAYER}", 3, ["pattern", "blocks:"]),
-        ("layers: []", 2, ["layers: a list is no list of length >= 1"]),
+        ("layers: []", 2, ["layers: is an empty list"]),
         ("layers: [{pattern: []}]", 2, ["pattern"]),
         ("layers: [3]", 2, ["3 is no"]),
         ("layers: {}", 2, ["layers: a mapping is no list"]),
@@ -131,12 +148,28 @@ def test_anchors_that_explode(spec_file):
 
 def test_deep_nesting_and_unsafe_tags_and_broken_yaml(spec_file, tmp_path):
     assert "nest" in complaint(spec_file("[" * 100_000)).message
-    assert "nested more than" in complaint(spec_file("a: " + "[" * 80)).message
+    assert "nested more than" in complaint(spec_file("a: " + "[" * 80 + "]" * 80)).message
     bait = tmp_path / "pwned"
     assert "tag" in complaint(spec_file(f'name: !!python/object/apply:os.system ["touch {bait}"]')).message
     assert not bait.exists()
     assert "not YAML" in complaint(spec_file("name: [1, 2\n")).message
     assert "no complete anchor" in complaint(spec_file("a: &a [*a]")).message
+    assert "model.yaml:2: not YAML: control" in complaint(spec_file("name: x\nsource: a\x01b")).message
+
+
+def test_depth_counts_through_anchors(spec_file):
+    lines = ["a0: &a0 " + "[" * 15 + "x" + "]" * 15]
+    lines += [f"a{i}: &a{i} " + "[" * 15 + f"*a{i - 1}" + "]" * 15 for i in range(1, 30)]
+    assert "nested more than" in complaint(spec_file("\n".join(lines))).message
+
+
+def test_depth_counts_through_blocks_and_patterns(spec_file):
+    def nested(inner):
+        return "{pattern: [" * 20 + inner + "]}" * 20
+
+    blocks = "".join(f"  b{i}: {nested(f'b{i + 1}')}\n" for i in range(40))
+    error = complaint(spec_file(f"name: x\nblocks:\n{blocks}  b40: {{mixer: {LAYER}}}\nlayers: [b0]\n"))
+    assert "nest more than" in error.message
 
 
 @pytest.mark.parametrize(
