@@ -145,7 +145,12 @@ def _title(size: CacheSize) -> tuple[str, ...]:
 def _stack(size: CacheSize) -> str:
     if len(size.rows) == 1:
         return f"{size.rows[0].layers} {size.rows[0].name} of {size.rows[0].component.geometry}"
-    return " + ".join(f"{row.layers} {row.name}" for row in size.rows) or "nothing is cached"
+    kept = [f"{row.layers} {row.name}" for row in size.rows[:_MOST_NAMED]]
+    more = len(size.rows) - len(kept)
+    return " + ".join([*kept, *([f"{more} more"] if more else [])]) or "nothing is cached"
+
+
+_MOST_NAMED = 8
 
 
 def _formats(size: CacheSize) -> str:
