@@ -174,6 +174,14 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
     owner: int
 
 
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Weights as they lie in files: bytes of all tensors, and the formats that they are in, largest share first."""
+
+    bytes: int
+    formats: tuple[str, ...]
+    source: str
+
+
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     """An architecture, ready for arithmetic. Draft layers stand behind the model's own in `all_layers`."""
 
@@ -198,6 +206,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     lookup_parameters: int = 0
     prefill_layers: int | None = None
     overrides: tuple[str, ...] = ()
+    checkpoint: Checkpoint | None = None
 
     @property
     def all_layers(self) -> tuple[Layer, ...]:
