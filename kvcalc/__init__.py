@@ -1,4 +1,4 @@
-"""KV-cache memory and throughput for LLM inference: exact where arithmetic can be exact.
+"""KV-cache memory for LLM inference: exact where arithmetic can be exact.
 
 >>> import kvcalc
 >>> size = kvcalc.size(kvcalc.load("llama-8b"), context_tokens=8192, batch=32)
@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kvcalc.api import grid as grid
     from kvcalc.api import load as load
+    from kvcalc.api import models as models
     from kvcalc.api import size as size
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "grid", "load", "size"]
+__all__ = ["__version__", "grid", "load", "models", "size"]
 
 
 def __getattr__(name: str) -> object:
@@ -24,3 +25,8 @@ def __getattr__(name: str) -> object:
 
         return getattr(api, name)
     raise AttributeError(f"module 'kvcalc' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names, so that a prompt completes them."""
+    return __all__

@@ -22,8 +22,13 @@ def load(name_or_path: str, overrides: Sequence[str] = ()) -> ModelSpec:
     return catalog.load(name_or_path, overrides)
 
 
+def models() -> list[str]:
+    """The names of every model of the catalogue, sorted."""
+    return catalog.catalogue_names()
+
+
 def size(
-    spec: ModelSpec,
+    spec: ModelSpec | str,
     context_tokens: int = DEFAULT_CONTEXT,
     batch: int = 1,
     *,
@@ -39,7 +44,7 @@ def size(
     ep: int = 1,
     dcp: int = 1,
 ) -> CacheSize:
-    """What `batch` sequences of `context_tokens` tokens need, in exact bytes.
+    """What `batch` sequences of `context_tokens` tokens need, in exact bytes; `spec` is a model or its name.
 
     Formats are names (`bf16`, `fp8`, `k=q8_0,v=q4_0`, `index=bf16`); None leaves them to the spec. The
     parallel sizes shape `bytes_per_rank` and `all_ranks_bytes` only. Raises KvcalcError where a format
@@ -55,11 +60,15 @@ def size(
         encoder_tokens=encoder_tokens,
         draft_layers=draft_layers,
     )
-    return size_workload(spec, workload, Sharding(tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp))
+    return size_workload(_loaded(spec), workload, Sharding(tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp))
+
+
+def _loaded(spec: ModelSpec | str) -> ModelSpec:
+    return catalog.load(spec) if isinstance(spec, str) else spec
 
 
 def grid(
-    spec: ModelSpec,
+    spec: ModelSpec | str,
     context_tokens: Sequence[int],
     batch: Sequence[int] = (1,),
     *,
@@ -83,4 +92,4 @@ def grid(
         encoder_tokens=encoder_tokens,
         draft_layers=draft_layers,
     )
-    return size_grid(spec, context_tokens, batch, workload)
+    return size_grid(_loaded(spec), context_tokens, batch, workload)

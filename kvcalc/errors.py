@@ -27,7 +27,7 @@ class UnknownNameError(KvcalcError):
     def __init__(self, what: str, name: str, known: Iterable[str], hint: str = "") -> None:
         near = nearest(name, known)
         offer = f"did you mean {' or '.join(near)}?" if near else ""
-        super().__init__(f"unknown {what} {shorten(name)!r}", "; ".join(filter(None, (offer, hint))))
+        super().__init__(f"unknown {what} {shorten(name)!r}", " ".join(filter(None, (offer, hint))))
 
 
 class SpecError(KvcalcError):

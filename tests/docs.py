@@ -51,7 +51,7 @@ def _workplace(text: str) -> Iterator[None]:
     before, columns = Path.cwd(), os.environ.get("COLUMNS")
     with tempfile.TemporaryDirectory() as folder:
         for name, content in _FILE.findall(text):
-            (Path(folder) / name).write_text(content)
+            (Path(folder) / name).write_text(f"# file: {name}\n{content}")
         os.chdir(folder)
         os.environ["COLUMNS"] = "100"
         try:

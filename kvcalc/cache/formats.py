@@ -88,9 +88,9 @@ _TURBO_NOTE = "vLLM leaves the first and last two layers of a dense model unquan
 _BF16 = Blocks(1, 2)
 
 _FORMATS = (
-    Format("fp32", Blocks(1, 4), "IEEE 754 binary32", ("f32", "float32", "float")),
-    Format("bf16", _BF16, "bfloat16", ("bfloat16",)),
-    Format("fp16", _BF16, "IEEE 754 binary16", ("f16", "float16", "half")),
+    Format("fp32", Blocks(1, 4), "IEEE 754 binary32: 32 bits a value", ("f32", "float32", "float")),
+    Format("bf16", _BF16, "bfloat16: 16 bits a value", ("bfloat16",)),
+    Format("fp16", _BF16, "IEEE 754 binary16: 16 bits a value", ("f16", "float16", "half")),
     Format(
         "fp8",
         Blocks(1, 1),

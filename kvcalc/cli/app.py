@@ -17,7 +17,7 @@ def make_app(only: str | None = None) -> typer.Typer:
     """The application with every verb, or with one alone: typer spends 10 ms on the flags of each."""
     app = typer.Typer(
         name="kvcalc",
-        help="KV-cache memory and throughput for LLM inference: exact where arithmetic can be exact.",
+        help="KV-cache memory for LLM inference: exact where arithmetic can be exact.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         context_settings={
@@ -68,7 +68,7 @@ def _print_version(asked: bool) -> None:
 def _top(
     version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
 ) -> None:
-    """KV-cache memory and throughput for LLM inference: exact where arithmetic can be exact."""
+    """KV-cache memory for LLM inference: exact where arithmetic can be exact."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -126,9 +126,9 @@ def _usage_hint(error: Exception) -> str:
 def _complain(message: str, hint: str, code: int) -> int:
     from kvcalc.cli.emit import say
 
-    say(f"error: {message}")
+    say("error", message)
     if hint:
-        say(f"hint: {hint}")
+        say("hint", hint)
     return code
 
 

@@ -38,13 +38,18 @@ def emit(report: Report, output: OutputOptions, notes: Sequence[str] = ()) -> No
         sys.stdout.write(render(report, form))
     if not output.quiet:
         for note in report.notes:
-            say(f"note: {note}")
+            say("note", note)
 
 
-def say(text: str) -> None:
-    """Print on stderr; where that cannot be written, the answer still counts."""
+def say(what: str, text: str) -> None:
+    """Print `what: text` on stderr, coloured on a terminal; where that cannot be written, the answer still counts."""
+    is_coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    label = f"\x1b[{_COLOURS[what]}m{what}\x1b[0m" if is_coloured and what in _COLOURS else what
     with contextlib.suppress(OSError):
-        print(text, file=sys.stderr)
+        print(f"{label}: {text}", file=sys.stderr)
+
+
+_COLOURS = {"error": "1;31", "hint": "36", "note": "33"}
 
 
 def _with_notes(report: Report, notes: tuple[str, ...]) -> Report:
@@ -78,7 +83,8 @@ def _write(text: str, path: Path, force: bool) -> None:
         raise KvcalcError(
             f"{shorten(str(path))}: {error.strerror}", "-o names a file in a folder that can be written"
         ) from error
-    say(f"Wrote {path}")
+    with contextlib.suppress(OSError):
+        print(f"Wrote {path}", file=sys.stderr)
 
 
 def _write_file(text: str, target: Path, path: Path, force: bool) -> None:

@@ -19,13 +19,16 @@ Paths = Annotated[
 ]
 
 
+Pattern = Annotated[str, typer.Argument(metavar="[PATTERN]", help="Part of a name or an alias.", show_default=False)]
+
+
 @app.command("list")
 @verb
-def list_(output: OutputOptions) -> None:
-    """Every model of the catalogue, with what a token costs."""
+def list_(output: OutputOptions, pattern: Pattern = "") -> None:
+    """Every model of the catalogue, or those whose names hold PATTERN, with what a token costs."""
     from kvcalc.sizing.listing import list_report
 
-    emit(list_report(), output)
+    emit(list_report(pattern), output)
 
 
 @app.command()
@@ -46,4 +49,4 @@ def validate(paths: Paths = None) -> None:
     files, models, problems = validate_specs(paths or [])
     if problems:
         raise SpecError("\n       ".join(problem.message for problem in problems), problems[0].hint)
-    print(f"{models} models in {files} files: all read, no name claimed twice")
+    print(f"{models} model{'s' * (models != 1)} in {files} file{'s' * (files != 1)}: all read, no name claimed twice")

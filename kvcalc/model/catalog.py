@@ -40,16 +40,31 @@ def load(name_or_path: str, overrides: Sequence[str] = ()) -> ModelSpec:
 def locate(name_or_path: str) -> tuple[Path, str]:
     """The file of a model and the name of its document, empty where the file holds only one."""
     wanted = name_or_path.strip()
+    for address in _HUB_ADDRESSES:
+        wanted = wanted.removeprefix(address)
     return _in_catalogue(wanted.casefold()) or _as_path(wanted)
 
 
+_HUB_ADDRESSES = ("https://", "huggingface.co/", "hf.co/")
+
+
 def _in_catalogue(wanted: str) -> tuple[Path, str] | None:
-    """The document that claims `wanted`: a file of that name first, then any file in which the word occurs."""
+    """The document that claims `wanted`: a file of that name first, then any in which the word occurs.
+
+    The part of a hub id behind the slash is a name too, where nobody claims it as a whole.
+    """
     word = wanted.encode(errors="replace")
+    by_last_part: tuple[Path, str] | None = None
     for path in sorted(_catalogue_files(), key=lambda path: path.stem != wanted):
-        if word and word in path.read_bytes().lower() and wanted in (names := _names_in(path)):
+        if not word or word not in path.read_bytes().lower():
+            continue
+        names = _names_in(path)
+        if wanted in names:
             return path, names[wanted]
-    return None
+        last_parts = {spelling.rpartition("/")[2]: name for spelling, name in names.items()}
+        if by_last_part is None and wanted in last_parts:
+            by_last_part = path, last_parts[wanted]
+    return by_last_part
 
 
 def _catalogue_files() -> list[Path]:
@@ -65,6 +80,13 @@ def _names_in(path: Path) -> dict[str, str]:
 def catalogue_names() -> list[str]:
     """Every model name of the catalogue, sorted."""
     return sorted({name for _, name in catalogue_index().values()})
+
+
+def catalogue_spellings() -> list[str]:
+    """Every name and alias as it is written, sorted; hub ids behind the short names."""
+    heads = [head for path in _catalogue_files() for head in _heads(path.read_text(encoding="utf-8"))]
+    spellings = {spelling for name, aliases in heads for spelling in (name, *aliases)}
+    return sorted(spellings, key=lambda spelling: ("/" in spelling, spelling.casefold()))
 
 
 def catalogue_index() -> dict[str, tuple[Path, str]]:

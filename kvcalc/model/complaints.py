@@ -46,8 +46,28 @@ def _unknown_key(key: str, value: Any, struct: type[msgspec.Struct] | None, path
 
 
 def _offer(name: str, known: Iterable[str], what: str) -> str:
+    if name.lower() in _MEANT:
+        return f"that is kind: {_MEANT[name.lower()]}"
     near = nearest(name, known)
     return f"did you mean {' or '.join(near)}?" if near else f"{what}: {', '.join(known)}"
+
+
+_MEANT = {
+    "mha": "kv, with as many kv_heads as q_heads",
+    "gqa": "kv",
+    "mqa": "kv, with kv_heads: 1",
+    "attention": "kv",
+    "mla": "latent",
+    "swa": "kv, with window:",
+    "sliding": "kv, with window:",
+    "cla": "shared, with source: previous",
+    "yoco": "shared, with source: and the id of the global cache",
+    "mamba": "mamba1 or mamba2",
+    "gdn": "gated_delta",
+    "kda": "gated_delta",
+    "ssm": "mamba2",
+}
+"""What people call the kinds."""
 
 
 def _needed_by(struct: type[msgspec.Struct] | None) -> str:
@@ -154,7 +174,8 @@ def _yaml_word(value: Any) -> str:
         return "a mapping" if isinstance(value, LocatedDict) else "a list"
     if value is None or isinstance(value, bool):
         return {True: "true", False: "false", None: "null"}[value]
-    return shorten(str(value))
+    shown = shorten(str(value))
+    return f'"{shown}", a string,' if isinstance(value, str) and shown.strip("+-").isdigit() else shown
 
 
 def find_line(node: Any, key: str, value: object) -> int:

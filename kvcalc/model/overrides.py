@@ -42,6 +42,8 @@ def _set(document: LocatedDict, path: list[str], value: Any, override: str) -> N
     if not targets:
         known = sorted({name for holder in holders for name in _keys_of(holder, document)})
         hint = f"keys there: {', '.join(known)}" if known else f"nothing stands at {'.'.join(way)}"
+        if not way and any(key in kind.__struct_encode_fields__ for kind in KINDS.values()):
+            hint = f"write mixer.{key} for every mixer"
         raise UnknownNameError(f"key in --set {shorten(override)}:", key, known, hint)
     for holder in targets:
         holder[key] = value

@@ -40,14 +40,17 @@ def read_document(document: LocatedDict, path: Path, overrides: Sequence[str] = 
         from kvcalc.model.complaints import find_line
 
         where = at(path, find_line(document, error.key, error.value))
-        raise SpecError(f"{where}{error.message}", _with_overrides(error.hint, overrides)) from error
+        raise _blaming(SpecError(f"{where}{error.message}", error.hint), path, overrides) from error
     except SpecError as error:
-        raise SpecError(error.message, _with_overrides(error.hint, overrides)) from error
+        raise _blaming(error, path, overrides) from error
 
 
-def _with_overrides(hint: str, overrides: Sequence[str]) -> str:
-    changed = f"changed by --set {' '.join(overrides)}" if overrides else ""
-    return "; ".join(filter(None, [hint, changed]))
+def _blaming(error: SpecError, path: Path, overrides: Sequence[str]) -> SpecError:
+    """The same complaint, of the change rather than of the file where a change was made."""
+    if not overrides:
+        return error
+    complaint = error.message.removeprefix(f"{path}:").lstrip("0123456789").removeprefix(": ")
+    return SpecError(f"--set {' '.join(overrides)}: {complaint}", error.hint)
 
 
 def _convert_document(document: LocatedDict, path: Path) -> Document:

@@ -208,6 +208,10 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     overrides: tuple[str, ...] = ()
     checkpoint: Checkpoint | None = None
 
+    def __repr__(self) -> str:
+        """One line: a model's layers are too many to read."""
+        return f"ModelSpec({self.name}, {len(self.layers)} layers)"
+
     @property
     def all_layers(self) -> tuple[Layer, ...]:
         """The model's layers, then its draft layers."""

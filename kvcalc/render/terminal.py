@@ -69,7 +69,10 @@ def _title(report: Report, console: "Console") -> "RenderableType":
     one_line = "   ".join([name, *rest])
     if len(one_line) <= min(console.width, _LONGEST_TITLE):
         return Text.assemble((name, "bold"), one_line[len(name) :])
-    return Text("\n").join([Text(name, "bold"), *(Text(f"  {part}") for part in rest)])
+    first, *facts = rest
+    return Text("\n").join(
+        [Text(name, "bold"), Text(f"  {first}"), *([Text("  " + "   ".join(facts))] if facts else [])]
+    )
 
 
 def _print_breakdown(bars: tuple[Bar, ...], console: "Console") -> None:
@@ -78,8 +81,10 @@ def _print_breakdown(bars: tuple[Bar, ...], console: "Console") -> None:
     if console.width >= words:
         console.print(_breakdown(bars, has_pictures=console.is_terminal and console.width >= words + BAR_WIDTH + _GAP))
         return
-    for label, shown, detail in _bar_words(bars):
-        console.print(f"{label}  {shown}  {detail}", soft_wrap=True)
+    rows = _bar_words(bars)
+    labels, figures = (max(len(row[column]) for row in rows) for column in (0, 1))
+    for label, shown, detail in rows:
+        console.print(f"{label:{labels}}  {shown:>{figures}}  {detail}", soft_wrap=True)
 
 
 def _bar_words(bars: tuple[Bar, ...]) -> list[tuple[str, str, str]]:

@@ -30,12 +30,12 @@ def to_csv(report: Report) -> str:
 
 def to_markdown(report: Report) -> str:
     """Title, figures and tables as GitHub reads them."""
-    blocks = [f"**{report.title[0]}** " + ", ".join(" ".join(part.split()) for part in report.title[1:])]
+    blocks = [f"**{report.title[0]}** " + ", ".join(report.title[1:])]
     if report.bars:
         blocks.append(_bar_table(report))
     blocks += [markdown_table(table) for table in report.for_people]
     blocks += ["\n".join(f"- {' '.join(line.split())}" for line in report.lines)] if report.lines else []
-    blocks += ["\n".join(f"> {note}" for note in report.notes)] if report.notes else []
+    blocks += ["\n".join(f"> - {note}" for note in report.notes)] if report.notes else []
     return "\n\n".join(blocks) + "\n"
 
 

@@ -66,10 +66,10 @@ def _table(sizes: Sequence[CacheSize]) -> Table:
         Column("bytes_per_token", "a token", "exact bytes"),
         Column("fixed_bytes_per_sequence", "fixed", "exact bytes"),
         Column("bytes_per_sequence", "a sequence", "bytes"),
-        Column("total_bytes", "in all", "bytes"),
-        Column("stored_ratio", "stored", "ratio"),
+        Column("total_bytes", "batch", "bytes"),
+        Column("stored_ratio", "stored vs first", "ratio"),
         Column("read_bytes_per_step", "read a step", "bytes"),
-        Column("read_ratio", "read", "ratio"),
+        Column("read_ratio", "read vs first", "ratio"),
         Column("bytes_per_rank", "a rank", "bytes"),
         Column("weight_bytes", "weights", "bytes"),
     )

@@ -15,6 +15,7 @@ SCHEMA = "kvcalc.explain/1"
 
 def explain_report(size: CacheSize) -> Report:
     """The answer of `kvcalc explain`."""
+    shown = (_stored_table(size), _source_table(size), _projection_table(size))
     return Report(
         document=_document(size),
         title=(
@@ -23,7 +24,8 @@ def explain_report(size: CacheSize) -> Report:
             f"source: {size.spec.source or 'not stated'}",
         ),
         lines=tuple(_summary(size)),
-        tables=(_terms_table(size), _stored_table(size), _source_table(size), _projection_table(size)),
+        tables=(_terms_table(size), *shown),
+        shown_tables=shown,
         notes=tuple(note.text for note in notes_on(size)),
     )
 
@@ -141,7 +143,11 @@ def _projection_table(size: CacheSize) -> Table:
 
 def _summary(size: CacheSize) -> list[str]:
     tokens = size.workload.context_tokens
-    lines = [f"{row.name}: {formula} = {exact_bytes(value)} {scope}" for row, scope, formula, value in _terms(size)]
+    lines = [
+        f"{row.name} ({row.layers} layers of {row.component.geometry}, {row.format}): "
+        f"{formula} = {exact_bytes(value)} {scope}"
+        for row, scope, formula, value in _terms(size)
+    ]
     lines.append(f"{tokens:,} tokens: {exact_bytes(size.bytes_per_sequence)} a sequence")
     if size.workload.batch > 1:
         lines.append(f"x {size.workload.batch:,} sequences: {memory(size.total_bytes)}")

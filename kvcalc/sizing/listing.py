@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import cast
 
 from kvcalc.documents import ListedModelDocument, ModelsDocument
-from kvcalc.errors import FormatError, KvcalcError, SpecError, UnknownNameError
+from kvcalc.errors import FormatError, KvcalcError, SpecError, UnknownNameError, shorten
 from kvcalc.model.catalog import catalogue_folder, locate
 from kvcalc.model.located import read_documents, read_text
 from kvcalc.model.parameters import count_parameters
@@ -32,18 +32,29 @@ _COLUMNS = (
 )
 
 
-def list_report() -> Report:
-    """The answer of `kvcalc models list`."""
-    models = [listed(spec) for path in spec_files([]) for spec in read_specs(path)]
+def list_report(pattern: str = "") -> Report:
+    """The answer of `kvcalc models list`: the models of which a name or an alias holds `pattern`."""
+    specs = [spec for path in spec_files([]) for spec in read_specs(path)]
+    models = [listed(spec) for spec in specs if _matches(spec, pattern.casefold())]
+    if not models:
+        raise KvcalcError(f"no model's name holds {shorten(pattern)!r}", "kvcalc models list shows all")
     document: ModelsDocument = {"schema": SCHEMA, "models": models}
     rows = [_cells(model) for model in models]
-    shown = Table(_COLUMNS[:-1], [row[:-1] for row in rows])
+    # Aliases and the list of caches are for machines: a screen has room for what is compared.
+    shown = Table(tuple(_COLUMNS[index] for index in _SHOWN), [[row[index] for index in _SHOWN] for row in rows])
     return Report(
         document=document,
         title=("catalogue", f"{len(rows)} models", "kvcalc models show MODEL prints a spec"),
         tables=(Table(_COLUMNS, rows),),
         shown_tables=(shown,),
     )
+
+
+_SHOWN = (0, 1, 3, 4, 5, 6)
+
+
+def _matches(spec: ModelSpec, pattern: str) -> bool:
+    return any(pattern in name.casefold() for name in (spec.name, *spec.aliases))
 
 
 def _cells(model: ListedModelDocument) -> tuple[Value, ...]:

@@ -65,6 +65,11 @@ class CacheSize(msgspec.Struct, frozen=True, dict=True):
     all_ranks_bytes: int
     stages: tuple[tuple[int, int], ...]
 
+    def __repr__(self) -> str:
+        """One line: a model's layers are too many to read."""
+        work = self.workload
+        return f"CacheSize({self.spec.name}, {work.context_tokens} tokens x {work.batch}: {self.total_bytes} bytes)"
+
     @cached_property
     def bytes_per_token(self) -> Fraction:
         """What one more token of one sequence costs once every window is full."""

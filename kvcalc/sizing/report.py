@@ -138,7 +138,9 @@ def _title(size: CacheSize) -> tuple[str, ...]:
     return (
         size.spec.name,
         f"{len(size.spec.layers)} layers: {_stack(size)}",
-        f"context {work.context_tokens:,}   batch {work.batch:,}   KV {_formats(size)}",
+        f"context {work.context_tokens:,}",
+        f"batch {work.batch:,}",
+        f"KV {_formats(size)}",
     )
 
 
@@ -171,7 +173,11 @@ def _bars(size: CacheSize) -> list[Bar]:
 def _weights_detail(size: CacheSize) -> str:
     total, active = size.parameters.total or 0, size.parameters.active
     detail = f"{size.weights_format}, {total:,} parameters"
-    return detail if active in (None, total) else f"{detail}, {count_of(active or 0)} active"
+    return f"{detail}, {count_of(active)} active" if active and active < _MOSTLY_IDLE * total else detail
+
+
+_MOSTLY_IDLE = Fraction(4, 5)
+"""Below this share of active parameters experts are idle, and a reader should know."""
 
 
 def _why(row: Row, tokens: int) -> str:
@@ -189,12 +195,12 @@ def _why(row: Row, tokens: int) -> str:
 
 
 def _lines(size: CacheSize) -> list[str]:
-    lines = [
-        f"one more token costs {exact_bytes(size.bytes_per_token)} a sequence   "
-        f"read per decode step {memory(size.read_bytes_per_step)}"
-    ]
+    lines = [f"one more token costs {exact_bytes(size.bytes_per_token)} a sequence"]
     if size.fixed_bytes_per_sequence:
-        lines.append(f"fixed, once windows are full: {exact_bytes(size.fixed_bytes_per_sequence)} a sequence")
+        bounded = any(row.component.unbounded() != row.component for row in size.rows)
+        when = "fixed once windows are full" if bounded else "fixed"
+        lines.append(f"{when}: {exact_bytes(size.fixed_bytes_per_sequence)} a sequence")
+    lines.append(f"a decode step reads {memory(size.read_bytes_per_step)}")
     return lines + rank_lines(size) + _what_if(size)
 
 
@@ -202,9 +208,10 @@ def rank_lines(size: CacheSize) -> list[str]:
     """What the fullest rank and all of them hold, where there is more than one."""
     if size.ranks == 1:
         return []
-    copies = f", {float(size.replication):.3g} copies" if size.replication > Fraction(101, 100) else ""
+    replicated = f", replicated {float(size.replication):.3g}x" if size.replication > Fraction(101, 100) else ""
     return [
-        f"fullest rank {memory(size.bytes_per_rank)}   all {size.ranks} ranks {memory(size.all_ranks_bytes)}{copies}"
+        f"KV on the fullest rank: {memory(size.bytes_per_rank)}",
+        f"KV on all {size.ranks:,} ranks: {memory(size.all_ranks_bytes)}{replicated}",
     ]
 
 

@@ -65,7 +65,7 @@ def test_changes_add_up():
         ("mixer..kv_heads=4", ["is not PATH=VALUE"]),
         ("nothing.here=4", ["here", "nothing stands at nothing"]),
         ("layers.9.repeat=4", ["repeat", "nothing stands at layers.9"]),
-        ("mixer.kv_heads=3", ["q_heads 8", "changed by --set mixer.kv_heads=3"]),
+        ("mixer.kv_heads=3", ["--set mixer.kv_heads=3: ", "q_heads 8"]),
         ("mixer.kv_heads=[", ["--set mixer.kv_heads=["]),
         ("mixer.kv_heads=!!python/name:os.system", ["tag"]),
         ("mixer.kv_heads=two", ["two is no whole number"]),
