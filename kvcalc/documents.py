@@ -77,6 +77,15 @@ class WeightsDocument(TypedDict):
     basis: Basis
 
 
+class EngineDocument(TypedDict):
+    """What an engine would hold for the batch, and its rules that differ from the need."""
+
+    name: str
+    version: str
+    allocated_bytes: int
+    rules: list[str]
+
+
 class SizeDocument(TypedDict):
     """kvcalc size --format json."""
 
@@ -85,6 +94,7 @@ class SizeDocument(TypedDict):
     request: RequestDocument
     kv_cache: KvCacheDocument
     weights: WeightsDocument
+    engine: EngineDocument | None
     notes: list[str]
 
 

@@ -122,7 +122,7 @@ def count_of(value: float | Fraction) -> str:
     ('8.03 B', '671 B')
     """
     for scale, name in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K")):
-        if value >= scale:
+        if value >= scale - scale // 2000:
             scaled = float(value) / scale
             return f"{scaled:.{max(0, 2 - (scaled >= 10) - (scaled >= 100))}f} {name}"
     return plain(value)

@@ -2,9 +2,8 @@
 
     python -m tests.oracle CONFIG.json [--tokens N]... [--batch B] [--dtype bfloat16] [--device meta|cpu] [--json]
 
-The library builds the model, runs it and fills its own cache; this module adds up the tensors that it finds there.
-It knows no formula, so that kvcalc's can be held against it. On the meta device all of this needs no weights.
-Needs the extra `oracle`. Quantization in a config is left out: it asks for packages, and shrinks weights, not caches.
+The library builds the model, runs it and fills its own cache; this module adds up the tensors that it finds there and
+knows no formula. On the meta device that needs no weights. A config's quantization is left out: it asks for packages.
 """
 
 import argparse
@@ -64,8 +63,7 @@ def libraries() -> tuple[Any, Any]:
     try:
         torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
     except ImportError as error:
-        hint = "pip install 'kvcalc[oracle,profile]'"
-        raise KvcalcError(f"the oracle needs {error.name or 'torch and transformers'}", hint) from error
+        raise KvcalcError(f"the oracle needs {error.name}", "pip install 'kvcalc[oracle,profile]'") from error
     transformers.logging.set_verbosity_error()
     return torch, transformers
 
@@ -90,12 +88,11 @@ def built(config: dict[str, Any], dtype: str, device: str) -> Any:
 def library_config(config: dict[str, Any]) -> Any:
     """The config as the library reads it."""
     _, transformers = libraries()
-    name = config.get("model_type")
-    known = transformers.models.auto.configuration_auto.CONFIG_MAPPING
-    if not isinstance(name, str):
-        raise KvcalcError("the config names no model_type", "give a model's config.json")
+    name = str(config.get("model_type"))
+    known = transformers.CONFIG_MAPPING
     if name not in known:
-        raise KvcalcError(f"transformers {transformers.__version__} knows no model_type {shorten(name)!r}")
+        version = transformers.__version__
+        raise KvcalcError(f"transformers {version} knows no model_type {shorten(name)!r}", "give a model's config.json")
     plain = {key: value for key, value in config.items() if key not in ("auto_map", "quantization_config")}
     try:
         return known[name].from_dict(json.loads(json.dumps(plain)))
@@ -162,6 +159,8 @@ def values_made_up() -> Iterator[None]:
             return answers[func]
         if func is tensor.tolist and args[0].is_meta:
             return torch.zeros(args[0].shape, dtype=args[0].dtype, device="cpu").tolist()
+        if func is tensor.__getitem__ and getattr(args[1], "shape", None) == () and args[1].is_meta:
+            return args[0][0]
         return func(*args, **(kwargs or {}))
 
     mode = importlib.import_module("torch.overrides").TorchFunctionMode
@@ -209,18 +208,14 @@ def runs_of(cache: Any) -> Iterator[LayerRun]:
     halves = {part: getattr(cache, name) for part, name in parts.items() if hasattr(cache, name)}
     for part, half in (halves or {"": cache}).items():
         layers = getattr(half, "layers", [])
-        yield from joined([described(part, index, layer, tensors_in(layer)) for index, layer in enumerate(layers)])
+        one_by_one = [described(part, index, layer, tensors_in(layer)) for index, layer in enumerate(layers)]
+        for _, alike in itertools.groupby(one_by_one, key=lambda layer: (layer.kind, layer.tensors)):
+            run = list(alike)
+            yield replace(run[0], last=run[-1].last)
         inside = {id(tensor) for _, tensor in tensors_in(layers)}
         beside = described(part, 0, half, (found for found in tensors_in(half) if id(found[1]) not in inside))
         if beside.tensors:
             yield beside
-
-
-def joined(layers: list[LayerRun]) -> Iterator[LayerRun]:
-    """Runs of neighbours that hold the same."""
-    for _, alike in itertools.groupby(layers, key=lambda layer: (layer.kind, layer.tensors)):
-        run = list(alike)
-        yield replace(run[0], last=run[-1].last)
 
 
 def described(part: str, index: int, holder: Any, tensors: Iterable[tuple[str, Any]]) -> LayerRun:
@@ -255,6 +250,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Print what the cache holds after each prefill; 2 where that cannot be known."""
     asked = parser().parse_args(arguments)
     try:
+        if min(asked.batch, *(asked.tokens or [1])) < 1:
+            raise KvcalcError("--tokens and --batch are counts of at least 1")
         config = read_config(asked.config)
         for tokens in asked.tokens or [1000]:
             answer = cache_bytes(config, tokens, asked.batch, asked.dtype, asked.device)
@@ -268,36 +265,24 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(
-        prog="python -m tests.oracle", description="bytes that transformers' own cache holds"
-    )
+    made = argparse.ArgumentParser("python -m tests.oracle", description="bytes that transformers' own cache holds")
     made.add_argument("config", type=Path, metavar="CONFIG.json")
-    made.add_argument("--tokens", type=positive, action="append", metavar="N", help="of each sequence; may be repeated")
-    made.add_argument("--batch", type=positive, default=1, metavar="B", help="sequences (default 1)")
+    made.add_argument("--tokens", type=int, action="append", metavar="N", help="of each sequence; may be repeated")
+    made.add_argument("--batch", type=int, default=1, metavar="B", help="sequences (default 1)")
     made.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16")
     made.add_argument("--device", choices=("meta", "cpu"), default="meta", help="cpu runs narrowed models with weights")
     made.add_argument("--json", action="store_true", help="print one JSON document a line for each --tokens")
     return made
 
 
-def positive(text: str) -> int:
-    """A count of at least one."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a count of at least 1")
-    return int(text)
-
-
 def read_config(path: Path) -> dict[str, Any]:
     """A config.json as it is written."""
-    hint = "give a model's config.json"
     try:
         config = json.loads(path.read_bytes())
-    except OSError as error:
-        raise KvcalcError(f"cannot read {path}: {error.strerror}", hint) from error
-    except (ValueError, RecursionError) as error:
-        raise KvcalcError(f"{path} is not JSON: {in_short(error)}", hint) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise KvcalcError(f"cannot read {path}: {in_short(error)}", "give a model's config.json") from error
     if not isinstance(config, dict):
-        raise KvcalcError(f"{path} holds no JSON object", hint)
+        raise KvcalcError(f"{path} holds no JSON object", "give a model's config.json")
     return config
 
 

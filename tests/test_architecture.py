@@ -14,7 +14,17 @@ PACKAGE = ROOT / "kvcalc"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # A wing may import itself and those that stand before it; what stands in one line stands level.
-ORDER = [{"errors"}, {"units", "documents"}, {"cache"}, {"model"}, {"report"}, {"sizing"}, {"render", "api"}, {"cli"}]
+ORDER = [
+    {"errors"},
+    {"units", "documents"},
+    {"cache"},
+    {"model"},
+    {"report"},
+    {"sizing"},
+    {"engines"},
+    {"render", "api"},
+    {"cli"},
+]
 RANK = {wing: rank for rank, wings in enumerate(ORDER) for wing in wings}
 
 

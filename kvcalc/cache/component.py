@@ -54,6 +54,13 @@ class State(NamedTuple):
     name: str
     shape: tuple[int, ...]
     format: str | None
+    is_convolution: bool = False
+    """Whether it is the last columns of a convolution, its width first and kernel - 1 last in the shape."""
+
+    @property
+    def width(self) -> int:
+        """Numbers in one column of a convolution."""
+        return math.prod(self.shape[:-1])
 
     @property
     def values(self) -> int:
@@ -109,6 +116,11 @@ class Component(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", for
     def top_k(self) -> int | None:
         """The most entries that one decode step reads, None for all of them."""
         return None
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether a compressed entry looks back over the tokens of the one before it."""
+        return False
 
     def states(self, sharding: Sharding) -> tuple[State, ...]:
         """What a sequence keeps on one rank however long it is."""
@@ -232,6 +244,10 @@ class Attended(Component, frozen=True, kw_only=True):
     @property
     def default_name(self) -> str:
         return "window" if self.window is not None else self.kind
+
+    @property
+    def overlaps(self) -> bool:
+        return self.overlap
 
     @property
     def span(self) -> Span:

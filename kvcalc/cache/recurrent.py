@@ -13,7 +13,7 @@ from kvcalc.cache.sharding import Sharding
 
 
 def _convolution(width: int, kernel: int) -> State:
-    return State("conv", (width, kernel - 1), MODEL_FORMAT)
+    return State("conv", (width, kernel - 1), MODEL_FORMAT, is_convolution=True)
 
 
 class Mamba1(Component, frozen=True, kw_only=True, tag="mamba1"):
@@ -193,7 +193,7 @@ class StateEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """The state as one rank holds it."""
         heads = (sharding.heads(self.heads),) if self.heads is not None else ()
         columns = (self.kernel - 1,) if self.kernel is not None else ()
-        return State(self.name, (*heads, *self.shape, *columns), self.format)
+        return State(self.name, (*heads, *self.shape, *columns), self.format, is_convolution=self.kernel is not None)
 
 
 class Recurrent(Component, frozen=True, kw_only=True, tag="recurrent"):

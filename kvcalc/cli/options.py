@@ -118,6 +118,17 @@ class KvDtypeOption(msgspec.Struct, frozen=True):
     ] = "auto"
 
 
+class EngineOption(msgspec.Struct, frozen=True):
+    """What an engine would hold beside the need."""
+
+    PANEL: ClassVar = "Workload"
+
+    engine: Annotated[
+        str | None,
+        typer.Option("--engine", metavar="ENGINE", help="What it would hold: transformers, or NAME@VERSION."),
+    ] = None
+
+
 class ShardingOptions(msgspec.Struct, frozen=True):
     """Ranks that the model is spread over."""
 

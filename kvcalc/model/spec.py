@@ -131,6 +131,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     layers: Annotated[list[LayerEntry | str], msgspec.Meta(min_length=1)]
     aliases: list[Name] = []
     source: Text | None = None
+    model_type: Name | None = None
     assumed: Assumed = Assumed()
     max_context: Count | None = None
     hidden_size: Count | None = None
@@ -192,6 +193,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     reads: tuple[Read, ...] = ()
     aliases: tuple[str, ...] = ()
     source: str | None = None
+    model_type: str | None = None
     assumed: Assumed = Assumed()
     max_context: int | None = None
     hidden_size: int | None = None

@@ -10,31 +10,31 @@ from kvcalc.sizing.rows import Row
 from kvcalc.units import count_of, exact_bytes, memory, plain_number
 
 if TYPE_CHECKING:
-    from kvcalc.documents import ComponentDocument, RequestDocument, SizeDocument
+    from kvcalc.documents import ComponentDocument, EngineDocument, RequestDocument, SizeDocument
 
 SCHEMA = "kvcalc.size/1"
 
 
-def size_report(size: CacheSize) -> Report:
-    """The answer of `kvcalc size`."""
+def size_report(size: CacheSize, engine: "EngineDocument | None" = None) -> Report:
+    """The answer of `kvcalc size`; `engine` says what an engine would hold."""
     return Report(
-        document=size_document(size),
+        document=size_document(size, engine),
         title=_title(size),
         bars=tuple(_bars(size)),
-        lines=tuple(_lines(size)),
+        lines=tuple([*_lines(size), *_engine_lines(size, engine)]),
         tables=(component_table(size),),
         shown_tables=(),
         notes=tuple(note.text for note in notes_on(size)),
     )
 
 
-def size_document(size: CacheSize) -> "SizeDocument":
+def size_document(size: CacheSize, engine: "EngineDocument | None" = None) -> "SizeDocument":
     """The versioned JSON document: plain numbers under names that carry the unit."""
     notes = notes_on(size)
     return {
         "schema": SCHEMA,
         "model": {"name": size.spec.name, "source": size.spec.source},
-        "request": request_document(size),
+        "request": request_document(size, engine),
         "kv_cache": {
             "bytes_per_token": plain_number(size.bytes_per_token),
             "fixed_bytes_per_sequence": size.fixed_bytes_per_sequence,
@@ -55,11 +55,12 @@ def size_document(size: CacheSize) -> "SizeDocument":
             "bytes": size.weight_bytes,
             "basis": basis(size, "weights"),
         },
+        "engine": engine,
         "notes": [note.text for note in notes],
     }
 
 
-def request_document(size: CacheSize) -> "RequestDocument":
+def request_document(size: CacheSize, engine: "EngineDocument | None" = None) -> "RequestDocument":
     """What was asked, as it was understood."""
     work, sharding = size.workload, size.sharding
     return {
@@ -70,7 +71,7 @@ def request_document(size: CacheSize) -> "RequestDocument":
         "state_dtype": work.state_dtype,
         "encoder_tokens": work.encoder_tokens,
         "draft_layers": work.draft_layers,
-        "engine": None,
+        "engine": f"{engine['name']}@{engine['version']}" if engine else None,
         "tp": sharding.tp,
         "pp": sharding.pp,
         "dp": sharding.dp,
@@ -202,6 +203,16 @@ def _lines(size: CacheSize) -> list[str]:
         lines.append(f"{when}: {exact_bytes(size.fixed_bytes_per_sequence)} a sequence")
     lines.append(f"a decode step reads {memory(size.read_bytes_per_step)}")
     return lines + rank_lines(size) + _what_if(size)
+
+
+def _engine_lines(size: CacheSize, engine: "EngineDocument | None") -> list[str]:
+    """What the engine would hold beside the need, and the rules that make the difference."""
+    if engine is None:
+        return []
+    held = engine["allocated_bytes"]
+    compared = "exactly the need" if held == size.total_bytes else f"{held / max(1, size.total_bytes):.3g}x the need"
+    lines = [f"{engine['name']} {engine['version']} holds {exact_bytes(held)}, {compared}"]
+    return lines + [f"  {rule}" for rule in engine["rules"]]
 
 
 def rank_lines(size: CacheSize) -> list[str]:

@@ -1,0 +1,111 @@
+"""transformers: what its DynamicCache holds after a prefill. Read in transformers 5.24.0, cache_utils.py and the models named.
+
+The cache is in the model's own format whatever a spec pins, recurrent states in fp32. It differs from the
+need by habit (a window keeps the W - 1 past tokens that the next one will see, a convolution keeps all of
+its columns) and in a few models by their own code.
+"""
+
+from collections.abc import Iterator
+
+from kvcalc.cache.component import Component, State
+from kvcalc.cache.formats import find_format
+from kvcalc.cache.sharding import WHOLE
+from kvcalc.engines.engine import Allocation
+from kvcalc.errors import KvcalcError
+from kvcalc.model.spec import Layer
+from kvcalc.sizing.need import CacheSize, layers_of
+
+REPEATS_KV_HEADS = {"falcon"}
+"""falcon with new_decoder_architecture expands its KV heads to the query heads before caching them."""
+
+KEEPS_ENGINE_COLUMNS = {"recurrent_gemma"}
+"""Keeps kernel - 1 columns, in the module and not in the cache object."""
+
+STATE_IN_MODEL_FORMAT = {"minimax"}
+"""Keeps the lightning state in the model's format."""
+
+COMPRESSES = {"deepseek_v4"}
+"""Holds open rows of its compressors, and K and V of a layer that only slides as two equal tensors."""
+
+
+class Transformers:
+    """The rules of transformers 5.24."""
+
+    name = "transformers"
+    version = "5.24.0"
+
+    def allocate(self, size: CacheSize) -> Allocation:
+        """What a DynamicCache holds, in bytes, for the whole batch on one device."""
+        if size.ranks > 1:
+            raise KvcalcError("transformers holds a cache on one rank here", "leave --tp, --pp, --dp and --dcp out")
+        holder = _Holder(size)
+        held = sum(holder.layer_bytes(layer) for layer in layers_of(size.spec, size.workload))
+        return Allocation(self.name, self.version, held * size.workload.batch, tuple(dict.fromkeys(holder.rules)))
+
+
+class _Holder:
+    """Bytes of one sequence, layer by layer, and the rules that were met on the way."""
+
+    def __init__(self, size: CacheSize) -> None:
+        self.tokens = size.workload.context_tokens
+        self.model_type = size.spec.model_type or ""
+        self.format = find_format(size.packer.dtype)
+        self.rules: list[str] = []
+
+    def layer_bytes(self, layer: Layer) -> int:
+        """Everything that one layer holds."""
+        own = sum(self._component_bytes(one) for one in layer.components)
+        return own + (sum(self._open_bytes(layer)) if self.model_type in COMPRESSES else 0)
+
+    def _component_bytes(self, component: Component) -> int:
+        states = sum(self._state_bytes(state) for state in component.states(WHOLE))
+        return self._entries(component) * self._entry_bytes(component) + states if component.keeps_entries else states
+
+    def _entries(self, component: Component) -> int:
+        entries, cap = int(component.entries(self.tokens)), component.span.cap
+        if cap is None or component.is_encoder_fed or self.tokens < cap:
+            return entries
+        self.rules.append("a window or chunk of W keeps the last W - 1 tokens")
+        return entries - 1
+
+    def _entry_bytes(self, component: Component) -> int:
+        packed = self.format.entry_bytes(component.parts(WHOLE), component.name)
+        group = component.query_group
+        if self.model_type not in REPEATS_KV_HEADS or group == 1 or not component.queries:
+            return packed
+        self.rules.append("KV heads are repeated to the query heads before they are cached")
+        return packed // group * component.queries
+
+    def _state_bytes(self, state: State) -> int:
+        if state.is_convolution:
+            return self.format.bulk_bytes(state.values + self._extra_column(state), state.name)
+        in_model_format = self.model_type in STATE_IN_MODEL_FORMAT or state.format == "model"
+        if self.model_type in STATE_IN_MODEL_FORMAT:
+            self.rules.append("the recurrent state is kept in the model's format")
+        form = self.format if in_model_format else find_format("fp32")
+        return form.bulk_bytes(state.values, state.name)
+
+    def _extra_column(self, state: State) -> int:
+        if self.model_type in KEEPS_ENGINE_COLUMNS:
+            return 0
+        self.rules.append("a convolution keeps all of its columns, one more than it needs")
+        return state.width
+
+    def _open_bytes(self, layer: Layer) -> Iterator[int]:
+        """What compressors hold beside their entries; and the twin of a window in a layer that only slides."""
+        compressed = [one for one in layer.components if one.span.ratio > 1]
+        if not compressed:
+            self.rules.append("a layer that only slides holds its vector twice, as K and as V")
+            yield from (self._entries(one) * self._entry_bytes(one) for one in layer.components)
+        for one in compressed:
+            self.rules.append("compressors hold their open rows and gates, overlapping ones the last whole rows too")
+            yield self._compressor_bytes(one)
+
+    def _compressor_bytes(self, component: Component) -> int:
+        """Tokens of an unfinished entry with their gates; where entries overlap, one more entry's rows, gates in fp32."""
+        ratio, width = component.span.ratio, sum(part.width for part in component.parts(WHOLE))
+        open_values = self.tokens % ratio * width * (2 if component.overlaps else 1)
+        held = 2 * self.format.bulk_bytes(open_values, component.name)
+        if component.overlaps and self.tokens >= ratio:
+            held += self.format.bulk_bytes(ratio * width, component.name) + ratio * width * 4
+        return held
