@@ -1,5 +1,6 @@
 """The Python API: the same objects that the command line prints."""
 
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -7,19 +8,23 @@ from kvcalc.cache.formats import AUTO
 from kvcalc.cache.sharding import Sharding
 from kvcalc.model import catalog
 from kvcalc.model.spec import ModelSpec
-from kvcalc.sizing.need import DEFAULT_CONTEXT, CacheSize, Workload, size_workload
+from kvcalc.sizing.need import CacheSize, Workload, default_context, size_workload
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-def load(name_or_path: str, overrides: Sequence[str] = ()) -> ModelSpec:
-    """The model called `name_or_path`: a catalogue name, an alias, or the path of a YAML spec.
+def load(
+    name_or_path: str, overrides: Sequence[str] = (), *, assume: bool = False, download: bool = False
+) -> ModelSpec:
+    """The model called `name_or_path`: a catalogue name, an alias, a hub id, or the path of a file.
 
-    `overrides` vary it without a file, as `--set` does: `["mixer.kv_heads=4"]`. Raises UnknownNameError
-    with near names, and SpecError, with its line, for a file that cannot be read.
+    Files are YAML specs, config.json (or a folder with one) and GGUF; hub ids come from the local hub cache,
+    from the network only where `download` is set. `overrides` vary the model without a file, as `--set` does:
+    `["mixer.kv_heads=4"]`; `assume` takes fields of a config that are not understood as harmless. Raises
+    UnknownNameError with near names, and SpecError for a file that cannot be read.
     """
-    return catalog.load(name_or_path, overrides)
+    return catalog.load(name_or_path, overrides, assume=assume, download=download)
 
 
 def models() -> list[str]:
@@ -29,10 +34,10 @@ def models() -> list[str]:
 
 def size(
     spec: ModelSpec | str,
-    context_tokens: int = DEFAULT_CONTEXT,
+    context_tokens: int | None = None,
     batch: int = 1,
     *,
-    kv_dtype: str = AUTO,
+    kv_dtype: str | None = None,
     dtype: str | None = None,
     weights: str | None = None,
     state_dtype: str | None = None,
@@ -46,21 +51,28 @@ def size(
 ) -> CacheSize:
     """What `batch` sequences of `context_tokens` tokens need, in exact bytes; `spec` is a model or its name.
 
+    Without `context_tokens` they have 8,192, or as many as the model can take.
     Formats are names (`bf16`, `fp8`, `k=q8_0,v=q4_0`, `index=bf16`); None leaves them to the spec. The
     parallel sizes shape `bytes_per_rank` and `all_ranks_bytes` only. Raises KvcalcError where a format
     or a count does not fit the model.
     """
+    model = _loaded(spec)
     workload = Workload(
-        context_tokens=context_tokens,
-        batch=batch,
-        kv_dtype=kv_dtype,
+        context_tokens=default_context([model]) if context_tokens is None else _integer(context_tokens),
+        batch=_integer(batch),
+        kv_dtype=AUTO if kv_dtype is None else kv_dtype,
         dtype=dtype,
         weights=weights,
         state_dtype=state_dtype,
         encoder_tokens=encoder_tokens,
         draft_layers=draft_layers,
     )
-    return size_workload(_loaded(spec), workload, Sharding(tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp))
+    return size_workload(model, workload, Sharding(tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp))
+
+
+def _integer(count: int) -> int:
+    """A plain integer for any integer type (numpy's among them); anything else goes on to be refused."""
+    return operator.index(count) if hasattr(count, "__index__") and not isinstance(count, bool) else count
 
 
 def _loaded(spec: ModelSpec | str) -> ModelSpec:
@@ -72,7 +84,7 @@ def grid(
     context_tokens: Sequence[int],
     batch: Sequence[int] = (1,),
     *,
-    kv_dtype: str = AUTO,
+    kv_dtype: str | None = None,
     dtype: str | None = None,
     state_dtype: str | None = None,
     encoder_tokens: int | None = None,
@@ -86,7 +98,7 @@ def grid(
     from kvcalc.sizing.grid import size_grid
 
     workload = Workload(
-        kv_dtype=kv_dtype,
+        kv_dtype=AUTO if kv_dtype is None else kv_dtype,
         dtype=dtype,
         state_dtype=state_dtype,
         encoder_tokens=encoder_tokens,

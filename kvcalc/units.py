@@ -17,7 +17,7 @@ MOST_TOKENS = 10**12
 
 _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9}
 _BINARY = {"K": KIB, "M": MIB, "G": GIB}
-_TOKENS = re.compile(r"([0-9]+(?:[_,]?[0-9]+)*)(\.[0-9]+)?([kKmMgG]?)")
+_TOKENS = re.compile(r"([0-9]+(?:_[0-9]+)*|[0-9]{1,3}(?:,[0-9]{3})+)(\.[0-9]+)?([kKmMgG]?)")
 _LONGEST_COUNT = 40
 
 
@@ -52,20 +52,31 @@ def binary_neighbour(text: str) -> int | None:
     suffix = text.strip()[-1:]
     if suffix not in _DECIMAL or suffix == "g":
         return None
-    return parse_tokens(text.strip()[:-1] + suffix.upper()) if "." not in text else None
+    binary = text.strip()[:-1] + suffix.upper()
+    match = _TOKENS.fullmatch(binary)
+    if match is None or match[2]:
+        return None
+    value = int(re.sub("[_,]", "", match[1])) * _BINARY[match[3]]
+    return value if value <= MOST_TOKENS else None
 
 
-def memory(count: float | Fraction, unit: int | None = None) -> str:
-    """Print bytes in the largest binary unit that keeps it at 1 or more, or in `unit` if given.
+def memory(count: float | Fraction, given: int | None = None) -> str:
+    """Print bytes in the largest binary unit that keeps it at 1 or more, or in the `given` one.
 
     >>> memory(34359738368), memory(131072), memory(890)
     ('32.00 GiB', '128.0 KiB', '890 B')
     """
-    unit = unit or memory_unit(count)
+    unit = given or memory_unit(count)
     if unit == 1:
         return f"{plain(count)} B"
     digits = 2 if unit >= MIB else 1
+    if given is None and _half_up(Fraction(count) / unit, digits) == _FULL[digits] and unit < TIB:
+        return memory(count, unit * KIB)
     return f"{_half_up(Fraction(count) / unit, digits)} {_UNIT_NAMES[unit]}"
+
+
+_FULL = {1: "1,024.0", 2: "1,024.00"}
+"""What rounds up to the next unit."""
 
 
 def _half_up(value: Fraction, digits: int) -> str:
@@ -97,7 +108,12 @@ _UNIT_NAMES = {KIB: "KiB", MIB: "MiB", GIB: "GiB", TIB: "TiB"}
 def plain(count: float | Fraction) -> str:
     """Print a count with thousands apart, and a fraction with at most four digits behind the point."""
     whole = int(count)
-    return f"{whole:,}" if whole == count else f"{float(count):,.4f}".rstrip("0")
+    if whole == count:
+        return f"{whole:,}"
+    return f"{float(count):,.4f}".rstrip("0").rstrip(".") if count >= _LEAST_IN_DIGITS else f"{float(count):.3g}"
+
+
+_LEAST_IN_DIGITS = 0.001
 
 
 def exact_bytes(count: float | Fraction) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+from coverage_table import coverage_table
 
 from kvcalc.cache.formats import all_formats
 from kvcalc.cache.kinds import KINDS
@@ -106,7 +107,7 @@ def _kinds() -> str:
 
 
 COMMON = {"id", "parameters", "extra_parameters", "weights"}
-TABLES = {"formats": _formats, "kinds": _kinds}
+TABLES = {"formats": _formats, "kinds": _kinds, "coverage": coverage_table}
 
 
 def write() -> None:

@@ -23,7 +23,7 @@ from kvcalc.errors import KvcalcError, shorten
 
 @dataclass(frozen=True)
 class LayerRun:
-    """Neighbouring layers, first to last, that hold the same; `layer_bytes` is of one of them, all sequences together."""
+    """Neighbouring layers, first to last, that hold the same; `layer_bytes` is of one, all sequences together."""
 
     part: str  # self or cross where a model has both
     kind: str
@@ -63,7 +63,7 @@ def libraries() -> tuple[Any, Any]:
     try:
         torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
     except ImportError as error:
-        raise KvcalcError(f"the oracle needs {error.name}", "pip install 'kvcalc[oracle,profile]'") from error
+        raise KvcalcError(f"the oracle needs {error.name}", "pip install 'kvcalc[oracle]'") from error
     transformers.logging.set_verbosity_error()
     return torch, transformers
 

@@ -72,7 +72,7 @@ def test_only_the_kinds_themselves_know_a_kind_by_name():
 def loaded_by(*arguments: str) -> set[str]:
     code = (
         "import sys; from kvcalc.cli.app import main\n"
-        f"main({list(arguments)!r})\n"
+        f"assert main({list(arguments)!r}) == 0\n"
         "print('LOADED', *sorted({name.split('.')[0] for name in sys.modules}))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -180,6 +180,10 @@ class Index(Attended, frozen=True, kw_only=True, tag="index"):
         return (Part("index", 1, self.head_dim),)
 
     @property
+    def selects(self) -> bool:
+        return True
+
+    @property
     def geometry(self) -> str:
         return f"{self.head_dim} key"
 

@@ -118,6 +118,11 @@ class Component(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", for
         return None
 
     @property
+    def selects(self) -> bool:
+        """Whether its entries are keys by which others are chosen."""
+        return False
+
+    @property
     def overlaps(self) -> bool:
         """Whether a compressed entry looks back over the tokens of the one before it."""
         return False

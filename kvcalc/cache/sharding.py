@@ -17,7 +17,7 @@ class Sharding(msgspec.Struct, frozen=True):
     dcp: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("tp", "pp", "dp", "ep", "dcp"):
+        for name in self.__struct_fields__:
             size = getattr(self, name)
             if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= MOST_RANKS:
                 raise KvcalcError(

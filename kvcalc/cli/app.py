@@ -5,6 +5,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import typer
@@ -27,35 +28,25 @@ def make_app(only: str | None = None) -> typer.Typer:
     )
     app.callback()(_top)
     for name in _VERBS if only is None else (only,):
-        _VERBS[name](app)
+        _add(app, name)
     return app
 
 
-def _add_size(app: typer.Typer) -> None:
-    from kvcalc.cli.size import size
-
-    app.command("size")(size)
-
-
-def _add_explain(app: typer.Typer) -> None:
-    from kvcalc.cli.size import explain
-
-    app.command("explain")(explain)
+def _add(app: typer.Typer, name: str) -> None:
+    module, attribute = _VERBS[name]
+    found = getattr(import_module(module), attribute)
+    if isinstance(found, typer.Typer):
+        app.add_typer(found, name=name)
+    else:
+        app.command(name)(found)
 
 
-def _add_compare(app: typer.Typer) -> None:
-    from kvcalc.cli.compare import compare
-
-    app.command("compare")(compare)
-
-
-def _add_models(app: typer.Typer) -> None:
-    from kvcalc.cli.models import app as models
-
-    app.add_typer(models, name="models")
-
-
-_VERBS = {"size": _add_size, "explain": _add_explain, "compare": _add_compare, "models": _add_models}
+_VERBS = {
+    "size": ("kvcalc.cli.size", "size"),
+    "explain": ("kvcalc.cli.size", "explain"),
+    "compare": ("kvcalc.cli.compare", "compare"),
+    "models": ("kvcalc.cli.models", "app"),
+}
 _COMPLETION = "_KVCALC_COMPLETE"
 
 

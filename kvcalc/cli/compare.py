@@ -6,8 +6,8 @@ import typer
 
 from kvcalc.cli.emit import emit
 from kvcalc.cli.options import Models, OutputOptions, RequestOptions, ShardingOptions, complete_format, verb
-from kvcalc.cli.request import ask_about, default_context
-from kvcalc.model.catalog import load
+from kvcalc.cli.request import ask_about, load_asked
+from kvcalc.sizing.need import default_context
 
 KvDtypes = Annotated[
     list[str] | None,
@@ -32,7 +32,7 @@ def compare(
     """Models or formats side by side, with ratios to the first."""
     from kvcalc.sizing.compare import compare_report
 
-    specs = [load(model, request.set_ or ()) for model in models]
+    specs = [load_asked(model, request) for model in models]
     context = default_context(specs)
     asked = [ask_about(spec, request, form, sharding, context) for spec in specs for form in _formats(kv_dtype)]
     notes = tuple(dict.fromkeys(note for one in asked for note in one.notes))

@@ -41,6 +41,14 @@ def emit(report: Report, output: OutputOptions, notes: Sequence[str] = ()) -> No
             say("note", note)
 
 
+def write_text(text: str, out: Path | None, force: bool) -> None:
+    """Write a text that is its own format to a file, whole or not at all, or to stdout."""
+    if out is None or out == _STDOUT:
+        sys.stdout.write(text)
+    else:
+        _write(text, out, force)
+
+
 def say(what: str, text: str) -> None:
     """Print `what: text` on stderr, coloured on a terminal; where that cannot be written, the answer still counts."""
     is_coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
@@ -78,22 +86,24 @@ def render(report: Report, form: OutputFormat) -> str:
 
 def _write(text: str, path: Path, force: bool) -> None:
     try:
-        _write_file(text, path.resolve(), path, force)
-    except OSError as error:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            path.write_text(text, encoding="utf-8")
+        else:
+            _write_file(text, path.resolve(), path, force)
+    except (OSError, RuntimeError) as error:
+        # Path.resolve raises RuntimeError for links that lead in a circle.
+        reason = getattr(error, "strerror", None) or "its links lead in a circle"
         raise KvcalcError(
-            f"{shorten(str(path))}: {error.strerror}", "-o names a file in a folder that can be written"
+            f"{shorten(str(path))}: {reason}", "-o names a file in a folder that can be written"
         ) from error
     with contextlib.suppress(OSError):
         print(f"Wrote {path}", file=sys.stderr)
 
 
 def _write_file(text: str, target: Path, path: Path, force: bool) -> None:
-    """Through a symbolic link to its target; a device or a pipe is written to, never replaced."""
+    """Through a symbolic link to its target, which is replaced as a whole."""
     if target.is_dir():
         raise KvcalcError(f"{path} is a directory", "-o names a file")
-    if target.exists() and not target.is_file():
-        target.write_text(text, encoding="utf-8")
-        return
     if target.exists() and not force:
         raise KvcalcError(f"{path} exists", "--force overwrites it")
     draft = target.with_name(f".kvcalc-{os.getpid()}.part")

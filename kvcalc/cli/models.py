@@ -1,11 +1,12 @@
 """kvcalc models list, show and validate."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
+import msgspec
 import typer
 
-from kvcalc.cli.emit import emit
+from kvcalc.cli.emit import emit, write_text
 from kvcalc.cli.options import Model, OutputOptions, verb
 from kvcalc.errors import SpecError
 
@@ -17,6 +18,20 @@ Paths = Annotated[
         metavar="[PATH]...", help="Spec files or folders; the whole catalogue by default.", show_default=False
     ),
 ]
+
+
+Source = Annotated[str, typer.Argument(metavar="SOURCE", help="A config.json, a folder with one, a GGUF or a hub id.")]
+
+
+class ImportOptions(msgspec.Struct, frozen=True):
+    """Where the spec is written."""
+
+    PANEL: ClassVar = "Output"
+
+    assume: Annotated[bool, typer.Option("--assume", help="Take fields that are not understood as harmless.")] = False
+    download: Annotated[bool, typer.Option("--download", help="Fetch a hub id's config.json.")] = False
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write to a file instead.")] = None
+    force: Annotated[bool, typer.Option("--force", help="Overwrite that file.")] = False
 
 
 Pattern = Annotated[str, typer.Argument(metavar="[PATTERN]", help="Part of a name or an alias.", show_default=False)]
@@ -38,6 +53,15 @@ def show(model: Model) -> None:
     from kvcalc.sizing.listing import spec_text
 
     print(spec_text(model), end="")
+
+
+@app.command("import")
+@verb
+def import_(source: Source, output: ImportOptions) -> None:
+    """A config.json, a folder with one, a GGUF or a hub id as a YAML spec."""
+    from kvcalc.model.importers.export import imported_yaml
+
+    write_text(imported_yaml(source, output.assume, output.download), output.out, output.force)
 
 
 @app.command()

@@ -48,7 +48,7 @@ Model = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A catalogue name or alias, a YAML spec, or FILE.yaml#NAME for one of several.",
+        help="A catalogue name or alias, a hub id, a YAML spec, a config.json, a folder with one, or a GGUF.",
         autocompletion=complete_model,
         show_default=False,
     ),
@@ -99,6 +99,10 @@ class RequestOptions(msgspec.Struct, frozen=True):
     ] = None
     engine_ctx: Annotated[str | None, typer.Option("--max-model-len", "--ctx-size", "-c", hidden=True)] = None
     engine_batch: Annotated[str | None, typer.Option("--max-num-seqs", "--parallel", "-np", hidden=True)] = None
+    assume: Annotated[
+        bool, typer.Option("--assume", help="Take fields of a config that are not understood as harmless.")
+    ] = False
+    download: Annotated[bool, typer.Option("--download", help="Fetch a hub id's config.json.")] = False
     strict: Annotated[bool, typer.Option("--strict", help="Exit 2 where the answer rests on an assumption.")] = False
 
 

@@ -9,7 +9,7 @@ from kvcalc.cli.options import RequestOptions, ShardingOptions, count_or, first_
 from kvcalc.errors import KvcalcError
 from kvcalc.model.catalog import load
 from kvcalc.model.spec import ModelSpec
-from kvcalc.sizing.need import DEFAULT_CONTEXT, CacheSize, Workload, size_workload
+from kvcalc.sizing.need import CacheSize, Workload, default_context, size_workload
 from kvcalc.sizing.notes import notes_on
 from kvcalc.units import binary_neighbour
 
@@ -23,13 +23,13 @@ class Asked(msgspec.Struct, frozen=True):
 
 def ask(model: str, options: RequestOptions, kv_dtype: str, sharding: ShardingOptions) -> Asked:
     """The size that the flags ask for; KvcalcError where it rests on an assumption and --strict was given."""
-    spec = load(model, options.set_ or ())
+    spec = load_asked(model, options)
     return ask_about(spec, options, kv_dtype, sharding, default_context([spec]))
 
 
-def default_context(specs: Sequence[ModelSpec]) -> int:
-    """The context where none is asked: one that every model of `specs` can take."""
-    return min([DEFAULT_CONTEXT, *(spec.max_context for spec in specs if spec.max_context is not None)])
+def load_asked(model: str, options: RequestOptions) -> ModelSpec:
+    """The model that the flags name, varied as they ask."""
+    return load(model, options.set_ or (), assume=options.assume, download=options.download)
 
 
 def ask_about(
@@ -37,7 +37,7 @@ def ask_about(
 ) -> Asked:
     """The same for a model that is loaded already, at `context` tokens where the flags name none."""
     workload, notes = _workload(spec, options, kv_dtype, context)
-    spread = Sharding(tp=sharding.tp, pp=sharding.pp, dp=sharding.dp, ep=sharding.ep, dcp=sharding.dcp)
+    spread = Sharding(**msgspec.structs.asdict(sharding))
     size = size_workload(spec, workload, spread)
     if options.strict:
         _refuse_assumptions(size)
@@ -59,11 +59,11 @@ def _workload(spec: ModelSpec, options: RequestOptions, kv_dtype: str, context: 
         encoder_tokens=None if encoder is None else tokens_or(encoder, "--encoder-tokens", 1),
         draft_layers=options.draft_layers,
     )
-    notes = [ctx_note, batch_note, _default_context(ctx, tokens), _decimal_suffix(ctx, spec)]
+    notes = [ctx_note, batch_note, _note_on_default(ctx, tokens), _decimal_suffix(ctx, spec)]
     return workload, [note for note in notes if note]
 
 
-def _default_context(ctx: str | None, tokens: int) -> str:
+def _note_on_default(ctx: str | None, tokens: int) -> str:
     return "" if ctx is not None else f"context {tokens:,} by default (--ctx)"
 
 

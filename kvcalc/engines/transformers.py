@@ -1,4 +1,6 @@
-"""transformers: what its DynamicCache holds after a prefill. Read in transformers 5.24.0, cache_utils.py and the models named.
+"""transformers: what its DynamicCache holds after a prefill.
+
+Read in transformers 5.24.0, cache_utils.py and the code of the models named.
 
 The cache is in the model's own format whatever a spec pins, recurrent states in fp32. It differs from the
 need by habit (a window keeps the W - 1 past tokens that the next one will see, a convolution keeps all of
@@ -21,8 +23,20 @@ REPEATS_KV_HEADS = {"falcon"}
 KEEPS_ENGINE_COLUMNS = {"recurrent_gemma"}
 """Keeps kernel - 1 columns, in the module and not in the cache object."""
 
-STATE_IN_MODEL_FORMAT = {"minimax"}
-"""Keeps the lightning state in the model's format."""
+STATE_IN_MODEL_FORMAT = {"minimax", "xlstm"}
+"""Keep the recurrent state in the model's format."""
+
+CONVOLUTIONS_IN_FP32 = {"inkling_text", "inkling2_text", "inkling2_loop_text"}
+"""Keep the columns of convolutions in fp32."""
+
+INDEX_IN_FP32 = {"dots3_note_text"}
+"""Keeps index keys in fp32."""
+
+INDEXES_EVERY_TOKEN = {"glm5_next_text"}
+"""Pools index keys when they are used: it keeps the key, the gate and one more number of every token."""
+
+KEEPS_WHOLE_WINDOW = {"mimo_v2_flash"}
+"""Means W past tokens and the new one by a window of W."""
 
 COMPRESSES = {"deepseek_v4"}
 """Holds open rows of its compressors, and K and V of a layer that only slides as two equal tensors."""
@@ -58,12 +72,24 @@ class _Holder:
         return own + (sum(self._open_bytes(layer)) if self.model_type in COMPRESSES else 0)
 
     def _component_bytes(self, component: Component) -> int:
+        if component.selects and self.model_type in INDEX_IN_FP32 | INDEXES_EVERY_TOKEN:
+            return self._index_bytes(component)
         states = sum(self._state_bytes(state) for state in component.states(WHOLE))
         return self._entries(component) * self._entry_bytes(component) + states if component.keeps_entries else states
+
+    def _index_bytes(self, component: Component) -> int:
+        (part,) = component.parts(WHOLE)
+        if self.model_type in INDEX_IN_FP32:
+            self.rules.append("index keys are kept in fp32")
+            return int(component.entries(self.tokens)) * part.width * 4
+        self.rules.append("index keys are pooled when used: key, gate and one number of every token are kept")
+        return self.tokens * self.format.bulk_bytes(2 * part.width + 1, component.name)
 
     def _entries(self, component: Component) -> int:
         entries, cap = int(component.entries(self.tokens)), component.span.cap
         if cap is None or component.is_encoder_fed or self.tokens < cap:
+            return entries
+        if self.model_type in KEEPS_WHOLE_WINDOW:
             return entries
         self.rules.append("a window or chunk of W keeps the last W - 1 tokens")
         return entries - 1
@@ -78,7 +104,8 @@ class _Holder:
 
     def _state_bytes(self, state: State) -> int:
         if state.is_convolution:
-            return self.format.bulk_bytes(state.values + self._extra_column(state), state.name)
+            form = find_format("fp32") if self.model_type in CONVOLUTIONS_IN_FP32 else self.format
+            return form.bulk_bytes(state.values + self._extra_column(state), state.name)
         in_model_format = self.model_type in STATE_IN_MODEL_FORMAT or state.format == "model"
         if self.model_type in STATE_IN_MODEL_FORMAT:
             self.rules.append("the recurrent state is kept in the model's format")
@@ -102,7 +129,7 @@ class _Holder:
             yield self._compressor_bytes(one)
 
     def _compressor_bytes(self, component: Component) -> int:
-        """Tokens of an unfinished entry with their gates; where entries overlap, one more entry's rows, gates in fp32."""
+        """Tokens of an unfinished entry with their gates; where entries overlap, one more entry with gates in fp32."""
         ratio, width = component.span.ratio, sum(part.width for part in component.parts(WHOLE))
         open_values = self.tokens % ratio * width * (2 if component.overlaps else 1)
         held = 2 * self.format.bulk_bytes(open_values, component.name)

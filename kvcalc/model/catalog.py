@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kvcalc.errors import KvcalcError, SpecError, UnknownNameError, shorten
 from kvcalc.model.located import read_documents
-from kvcalc.model.reader import read_document
+from kvcalc.model.reader import read_document, read_imported
 from kvcalc.model.spec import ModelSpec
 
 _HERE = Path(__file__).resolve().parent.parent
@@ -27,22 +27,30 @@ def catalogue_folder() -> Path:
     return installed if installed.is_dir() else _HERE.parent / "model_specs"
 
 
-def load(name_or_path: str, overrides: Sequence[str] = ()) -> ModelSpec:
-    """The model called `name_or_path`: a catalogue name, an alias, or the path of a YAML spec.
+def load(
+    name_or_path: str, overrides: Sequence[str] = (), *, assume: bool = False, download: bool = False
+) -> ModelSpec:
+    """The model called `name_or_path`: a catalogue name, an alias, a file, or a hub id.
 
-    `overrides` are `--set` items such as `mixer.kv_heads=4`. `FILE.yaml#NAME` picks one document of
-    several. Raises UnknownNameError with near names, SpecError for a file that cannot be read.
+    A file is a YAML spec (`FILE.yaml#NAME` picks one document of several), a config.json or a folder with
+    one, or a GGUF; a hub id is looked up in the local hub cache, and fetched where `download` is set.
+    `overrides` are `--set` items such as `mixer.kv_heads=4`; `assume` takes fields of a config that are not
+    understood as harmless. Raises UnknownNameError with near names, SpecError for a file that cannot be read.
     """
-    path, document = locate(name_or_path)
-    return _from_file(path, document, overrides)
+    path, document = locate(name_or_path, download)
+    if path.suffix in _SUFFIXES:
+        return _from_file(path, document, overrides)
+    from kvcalc.model.importers.sources import import_source
+
+    return read_imported(import_source(path, document, assume), path, overrides)
 
 
-def locate(name_or_path: str) -> tuple[Path, str]:
+def locate(name_or_path: str, download: bool = False) -> tuple[Path, str]:
     """The file of a model and the name of its document, empty where the file holds only one."""
     wanted = name_or_path.strip()
     for address in _HUB_ADDRESSES:
         wanted = wanted.removeprefix(address)
-    return _in_catalogue(wanted.casefold()) or _as_path(wanted)
+    return _in_catalogue(wanted.casefold()) or _as_path(wanted) or _on_the_hub(wanted, download)
 
 
 _HUB_ADDRESSES = ("https://", "huggingface.co/", "hf.co/")
@@ -102,19 +110,42 @@ def _heads(text: str) -> Iterator[tuple[str, list[str]]]:
             yield name[1], [alias.strip() for alias in aliases[1].split(",")] if aliases else []
 
 
-def _as_path(wanted: str) -> tuple[Path, str]:
+def _as_path(wanted: str) -> tuple[Path, str] | None:
+    """A file that an importer or the reader takes; None where `wanted` is no path."""
+    from kvcalc.model.importers.sources import is_source
+
     if not wanted:
-        raise KvcalcError("no model is named", "give a name, an alias or the path of a YAML spec")
+        raise KvcalcError("no model is named", "give a name, an alias or the path of a spec, a config.json or a GGUF")
+    if is_source(wanted):
+        return Path(wanted), ""
     # A path may hold a # of its own.
     file, _, document = (wanted, "", "") if os.path.isfile(wanted) else wanted.partition("#")  # noqa: PTH113
     # os.path answers False for a name that no file system takes; Path.is_file raises.
-    if file.endswith(_SUFFIXES) or os.path.isfile(file):  # noqa: PTH113
+    if file.endswith(_SUFFIXES):
         return Path(file), document
     if os.path.isdir(file):  # noqa: PTH112
-        raise SpecError(f"{shorten(wanted)} is a directory", "name a .yaml spec in it")
-    raise UnknownNameError(
-        "model", wanted, catalogue_index(), "kvcalc models list shows all; a spec's path ends in .yaml"
-    )
+        raise SpecError(
+            f"{shorten(wanted)} is a directory without a config.json", "name a spec, a config.json or a GGUF"
+        )
+    if os.path.isfile(file):  # noqa: PTH113
+        raise SpecError(f"{shorten(wanted)} is no spec, config or GGUF", "their names end in .yaml, .json and .gguf")
+    return None
+
+
+def _on_the_hub(wanted: str, download: bool) -> tuple[Path, str]:
+    """The folder of a hub id in the local cache, fetched where that is allowed; UnknownNameError otherwise."""
+    from kvcalc.model.importers import hub
+
+    if not hub.looks_like_repo_id(wanted):
+        raise UnknownNameError(
+            "model", wanted, catalogue_index(), "kvcalc models list shows all; a file's path works too"
+        )
+    folder = hub.find_in_cache(wanted) or (hub.download(wanted) if download else None)
+    if folder is None:
+        raise UnknownNameError(
+            "model", wanted, catalogue_index(), "it is not in the local hub cache: --download fetches it"
+        )
+    return folder, wanted.rpartition("/")[2]
 
 
 def _from_file(path: Path, document: str, overrides: Sequence[str]) -> ModelSpec:

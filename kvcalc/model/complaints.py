@@ -134,11 +134,11 @@ def _plain(
     wanted = message.removeprefix("Expected ").replace("`", "").partition(", got")[0]
     for word, plain in _PLAIN_WORDS.items():
         wanted = wanted.replace(word, plain)
-    is_count = message.startswith("Expected `int`")
+    is_count = message.startswith("Expected `int")
     hint = (
-        "counts are whole numbers of at least 1 and at most 10^9" if is_count else "docs/spec.md describes the language"
+        "counts are plain whole numbers: 8192, not 8K" if is_count else "kvcalc models show llama-8b prints an example"
     )
-    return f"{_yaml_word(value)} is no {wanted}", hint
+    return f"{_yaml_word(value)} is not a {wanted}", hint
 
 
 def _first_wrong(holder: Any) -> Any:
@@ -156,7 +156,7 @@ def _choices(steps: Sequence[str | int], struct: type[msgspec.Struct] | None) ->
             words = get_args(inspect.get_annotations(base).get(str(key)))
             if words and all(isinstance(word, str) for word in words):
                 return f"{key}: takes {', '.join(words)}"
-    return "docs/spec.md describes the language"
+    return "kvcalc models show llama-8b prints an example"
 
 
 _PLAIN_WORDS = {

@@ -42,6 +42,21 @@ class LocatedList(list[Any]):
         self.lines: list[int] = []
 
 
+def located(value: Any) -> Any:
+    """Plain data as located data without lines: what an importer made stands in no file."""
+    if isinstance(value, dict):
+        mapping = LocatedDict(0)
+        mapping.update({key: located(child) for key, child in value.items()})
+        mapping.lines = dict.fromkeys(mapping, 0)
+        return mapping
+    if isinstance(value, list | tuple):
+        sequence = LocatedList(0)
+        sequence.extend(located(child) for child in value)
+        sequence.lines = [0] * len(sequence)
+        return sequence
+    return value
+
+
 def line_of(value: Any) -> int:
     """The line of a mapping or a list, 0 where it has none."""
     return value.line if isinstance(value, LocatedDict | LocatedList) else 0
@@ -78,15 +93,15 @@ def _mapping(document: Any, path: Path) -> LocatedDict:
 
 def read_text(path: Path) -> str:
     """The text of a spec file; SpecError for what is no file, too large, or binary."""
-    if path.is_dir():
-        raise SpecError(f"{path} is a directory", "name a .yaml file in it")
-    if path.exists() and not path.is_file():
-        raise SpecError(f"{path} is no regular file", "write the spec to a file")
     try:
+        if path.is_dir():
+            raise SpecError(f"{path} is a directory", "name a .yaml file in it")
+        if path.exists() and not path.is_file():
+            raise SpecError(f"{path} is no regular file", "write the spec to a file")
         with path.open("rb") as stream:
             raw = stream.read(MOST_BYTES + 1)
     except OSError as error:
-        raise SpecError(f"{path}: {error.strerror}", "check the path") from error
+        raise SpecError(f"{shorten(str(path))}: {error.strerror}", "check the path") from error
     if len(raw) > MOST_BYTES:
         raise SpecError(f"{path}: more than {MOST_BYTES:,} bytes is no spec", "repeats are written as repeat: N")
     try:

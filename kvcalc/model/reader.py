@@ -2,17 +2,21 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from kvcalc.cache.formats import find_format
 from kvcalc.errors import KvcalcError, SpecError
-from kvcalc.model.located import LocatedDict, at, line_of, read_documents
+from kvcalc.model.located import LocatedDict, at, line_of, located, read_documents
 from kvcalc.model.resolve import ResolveError, resolve
 from kvcalc.model.spec import AnyMlp, Dense, Document, LayerEntry, Mixer, ModelSpec, Moe
 
 _MLPS: dict[str, type[Any]] = {"dense": Dense, "moe": Moe}
+
+if TYPE_CHECKING:
+    from kvcalc.model.importers.sources import Imported
+
 _SECTIONS = {"blocks": LayerEntry, "mixers": Mixer, "mlps": AnyMlp}
 
 
@@ -43,6 +47,12 @@ def read_document(document: LocatedDict, path: Path, overrides: Sequence[str] = 
         raise _blaming(SpecError(f"{where}{error.message}", error.hint), path, overrides) from error
     except SpecError as error:
         raise _blaming(error, path, overrides) from error
+
+
+def read_imported(imported: "Imported", path: Path, overrides: Sequence[str] = ()) -> ModelSpec:
+    """The model of an importer's document; its weights are those that lie in the files."""
+    spec = read_document(located(imported.document), path, overrides)
+    return spec if imported.checkpoint is None else msgspec.structs.replace(spec, checkpoint=imported.checkpoint)
 
 
 def _blaming(error: SpecError, path: Path, overrides: Sequence[str]) -> SpecError:

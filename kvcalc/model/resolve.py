@@ -10,7 +10,7 @@ from kvcalc.model.spec import Document, Layer, LayerEntry, Mixer, Mlp, ModelSpec
 MOST_LAYERS = 10_000
 MOST_COMPONENTS = 64
 MOST_NAMES_DEEP = 50
-MOST_LEVELS = 100
+MOST_LEVELS = 150
 _MOST_SPELLED_OUT = 10**36
 PREVIOUS = "previous"
 
@@ -69,6 +69,8 @@ class _Unroller:
         self.document = document
         self.layers: dict[int, Layer] = {}
         self.counts: dict[str, int] = {}
+        self.heights: dict[str, int] = {}
+        self.deepest = 0
         self.mixers: dict[str, tuple[Component, ...]] = {}
 
     def unroll(self, items: Sequence[LayerEntry | str], key: str) -> tuple[Layer, ...]:
@@ -95,6 +97,7 @@ class _Unroller:
             self._named_mixer(name, ())
 
     def _count_all(self, items: Iterable[LayerEntry | str], above: tuple[str, ...], depth: int) -> int:
+        self.deepest = max(self.deepest, depth)
         if depth > MOST_LEVELS:
             raise ResolveError(f"patterns and blocks nest more than {MOST_LEVELS} deep", "flatten them", "blocks", None)
         return sum(self._count(item, above, depth) for item in items)
@@ -110,7 +113,13 @@ class _Unroller:
         if name not in self.counts:
             _refuse_circle("blocks", name, above)
             block = _named("block", name, self.document.blocks, "pattern")
-            self.counts[name] = self._count(block, (*above, name), depth)
+            before, self.deepest = self.deepest, depth
+            self.counts[name] = self._count(block, (*above, name), depth + 1)
+            self.heights[name] = self.deepest + 1 - depth
+            self.deepest = max(before, self.deepest)
+        if depth + self.heights[name] > MOST_LEVELS:
+            raise ResolveError(f"patterns and blocks nest more than {MOST_LEVELS} deep", "flatten them", "blocks", None)
+        self.deepest = max(self.deepest, depth + self.heights[name])
         return self.counts[name]
 
     def _flatten(self, items: Iterable[LayerEntry | str]) -> list[Layer]:

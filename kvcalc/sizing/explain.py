@@ -8,7 +8,7 @@ from kvcalc.sizing.need import CacheSize
 from kvcalc.sizing.notes import notes_on
 from kvcalc.sizing.report import rank_lines, request_document
 from kvcalc.sizing.rows import Row
-from kvcalc.units import exact_bytes, memory, plain_number
+from kvcalc.units import exact_bytes, memory, plain, plain_number
 
 SCHEMA = "kvcalc.explain/1"
 
@@ -82,7 +82,7 @@ def _terms_table(size: CacheSize) -> Table:
 
 
 def _sum_of(size: CacheSize, scope: str) -> str:
-    return " + ".join(f"{value:,}" for _, its_scope, _, value in _terms(size) if its_scope == scope) or "0"
+    return " + ".join(plain(value) for _, its_scope, _, value in _terms(size) if its_scope == scope) or "0"
 
 
 def _stored_table(size: CacheSize) -> Table:

@@ -48,7 +48,10 @@ def size_grid(spec: ModelSpec, contexts: Sequence[int], batches: Sequence[int], 
 def _counts(values: Sequence[int], name: str) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
     import numpy as np
 
-    counts = np.asarray(values)
+    try:
+        counts = np.asarray(values)
+    except ValueError as error:
+        raise KvcalcError(f"the grid's {name} values are no plain list", f"check the {name} list") from error
     if (
         counts.ndim != 1
         or counts.size == 0

@@ -1,5 +1,6 @@
 """The catalogue as a whole: what it holds, what a spec says, whether all of it can be read."""
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
@@ -136,7 +137,8 @@ def spec_files(paths: Sequence[Path]) -> list[Path]:
     """The YAML files that `paths` name, folders opened; the catalogue's where none is named."""
     found: list[Path] = []
     for path in paths or [catalogue_folder()]:
-        inside = sorted(one for one in path.glob("*") if one.suffix in (".yaml", ".yml")) if path.is_dir() else [path]
+        is_folder = os.path.isdir(path)  # noqa: PTH112 - a name that no file system takes is no folder
+        inside = sorted(one for one in path.glob("*") if one.suffix in (".yaml", ".yml")) if is_folder else [path]
         if not inside:
             raise SpecError(f"{path}: no .yaml file in this folder", "name a spec file, or a folder of them")
         found += inside

@@ -1,6 +1,6 @@
 """The need of a workload: ModelSpec x Workload x Sharding -> CacheSize, exact in integers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from functools import cached_property
 
@@ -11,11 +11,13 @@ from kvcalc.cache.formats import AUTO, find_format
 from kvcalc.cache.sharding import Sharding
 from kvcalc.errors import KvcalcError
 from kvcalc.model.parameters import ParameterCount, count_parameters
-from kvcalc.model.spec import Layer, ModelSpec
+from kvcalc.model.spec import Checkpoint, Layer, ModelSpec
 from kvcalc.sizing.packing import DEFAULT_DTYPE, FormatRequest, Packer
 from kvcalc.sizing.rows import Row, build_rows
 
 DEFAULT_CONTEXT = 8192
+"""Tokens of a sequence where nobody says how many, and the model can take them."""
+
 MOST_BYTES = 2**63 - 1
 
 
@@ -64,6 +66,8 @@ class CacheSize(msgspec.Struct, frozen=True, dict=True):
     bytes_per_rank: int
     all_ranks_bytes: int
     stages: tuple[tuple[int, int], ...]
+    layers: tuple[Layer, ...]
+    """The layers that are counted, draft layers behind the model's own."""
 
     def __repr__(self) -> str:
         """One line: a model's layers are too many to read."""
@@ -111,13 +115,21 @@ class CacheSize(msgspec.Struct, frozen=True, dict=True):
         return count_parameters(self.spec)
 
     @property
+    def _weights_in_files(self) -> Checkpoint | None:
+        return self.spec.checkpoint if self.workload.weights is None and self.workload.dtype is None else None
+
+    @property
     def weights_format(self) -> str:
-        """The format of the weights."""
+        """The format of the weights; that of the files where they were read and nothing else is asked."""
+        if self._weights_in_files is not None:
+            return "+".join(self._weights_in_files.formats)
         return find_format(first_stated(self.workload.weights, self.packer.dtype), "--weights").name
 
     @property
     def weight_bytes(self) -> int | None:
         """Bytes of all weights in that format, None where the parameters are unknown."""
+        if self._weights_in_files is not None:
+            return self._weights_in_files.bytes
         total = self.parameters.total
         return None if total is None else find_format(self.weights_format).bulk_bytes(total, "weights")
 
@@ -125,6 +137,7 @@ class CacheSize(msgspec.Struct, frozen=True, dict=True):
 def size_workload(spec: ModelSpec, workload: Workload, sharding: Sharding) -> CacheSize:
     """What `workload` needs on `sharding`; KvcalcError where a format, a flag or a count does not fit the model."""
     packer = make_packer(spec, workload)
+    find_format(first_stated(workload.weights, packer.dtype), "--weights").bulk_bytes(1, "weights")
     layers = layers_of(spec, workload)
     packer.request.check_names(one for layer in layers for one in layer.components)
     rows = build_rows(layers, spec.reads, packer)
@@ -143,7 +156,13 @@ def size_workload(spec: ModelSpec, workload: Workload, sharding: Sharding) -> Ca
         bytes_per_rank=max(stage_bytes) * -(-workload.batch // sharding.dp),
         all_ranks_bytes=sum(stage_bytes) * sharding.stage_ranks * workload.batch,
         stages=stages,
+        layers=layers,
     )
+
+
+def default_context(specs: Iterable[ModelSpec]) -> int:
+    """The context in tokens where none is asked: one that every model of `specs` can take."""
+    return min([DEFAULT_CONTEXT, *(spec.max_context for spec in specs if spec.max_context is not None)])
 
 
 def make_packer(spec: ModelSpec, workload: Workload) -> Packer:
@@ -169,11 +188,7 @@ def layers_of(spec: ModelSpec, workload: Workload) -> tuple[Layer, ...]:
 
 
 def _with_encoder(layers: tuple[Layer, ...], tokens: int | None) -> tuple[Layer, ...]:
-    lacking = [one for layer in layers for one in layer.components if one.needs_encoder_tokens]
     if tokens is None:
-        if lacking:
-            hint = "add --encoder-tokens N, the length of the encoder's input"
-            raise KvcalcError(f"`{lacking[0].name}` keeps the encoder's tokens, and their number is not known", hint)
         return layers
     fitted = {
         id(layer): msgspec.structs.replace(

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from kvcalc.cache.formats import find_format
+from kvcalc.cache.component import MODEL_FORMAT
+from kvcalc.cache.formats import AUTO, find_format
 from kvcalc.cache.sharding import WHOLE
 from kvcalc.sizing.need import CacheSize, components_of, foreign_sources
 from kvcalc.sizing.packing import DEFAULT_DTYPE
@@ -42,8 +43,17 @@ def _assumptions(size: CacheSize) -> Iterator[Note]:
     yield from (Note(f"assumed: {text}", ("cache",)) for text in assumed.cache)
     yield from (Note(f"assumed for what is read: {text}", ("reads",)) for text in assumed.reads)
     yield from (Note(f"assumed for the weights: {text}", ("weights",)) for text in assumed.weights)
+    yield from _encoder_note(size)
     if size.spec.dtype is None and size.workload.dtype is None:
         yield Note(f"assumed: the spec states no dtype, {DEFAULT_DTYPE} is taken (--dtype)", ("cache", "weights"))
+
+
+def _encoder_note(size: CacheSize) -> Iterator[Note]:
+    lacking = [f"`{row.name}`" for row in size.rows if row.component.needs_encoder_tokens]
+    if lacking:
+        names = ", ".join(lacking)
+        text = f"assumed: no encoder input; {names} keeps its tokens: --encoder-tokens N counts them"
+        yield Note(text, ("cache", "reads"))
 
 
 def _context(size: CacheSize) -> Iterator[Note]:
@@ -52,8 +62,10 @@ def _context(size: CacheSize) -> Iterator[Note]:
         yield Note(f"context {tokens:,} is past the model's own limit of {most:,}")
     if size.workload.encoder_tokens and not any(row.component.is_encoder_fed for row in size.rows):
         yield Note("--encoder-tokens changes nothing: no component keeps the encoder's tokens")
-    if size.workload.state_dtype and not any(row.states for row in size.rows):
-        yield Note("--state-dtype changes nothing: no component keeps a state")
+    if size.workload.state_dtype and not any(
+        state.format != MODEL_FORMAT for row in size.rows for state in row.component.states(WHOLE)
+    ):
+        yield Note("--state-dtype changes nothing: no state follows it")
 
 
 def _ranks(size: CacheSize) -> Iterator[Note]:
@@ -81,13 +93,13 @@ def _tensor_parallel(size: CacheSize) -> Iterator[Note]:
         refused = "" if max(heads, ranks) % min(heads, ranks) == 0 else "; engines refuse an uneven split"
         if heads < ranks:
             yield Note(
-                f"{heads} {what} on {ranks} ranks: heads are replicated, {ranks / heads:.3g} copies of each{refused}"
+                f"{heads:,} {what} on {ranks:,} ranks are replicated, {ranks / heads:.3g} copies of each{refused}"
             )
         elif refused:
-            yield Note(f"{heads} {what} on {ranks} ranks: every rank is counted like the fullest{refused}")
+            yield Note(f"{heads:,} {what} on {ranks:,} ranks: every rank is counted like the fullest{refused}")
     for ranks, names in _whole_on_ranks(size).items():
         verb = "is" if len(names) == 1 else "are"
-        yield Note(f"{', '.join(names)} {verb} whole on each of {ranks} ranks: --tp does not divide it")
+        yield Note(f"{', '.join(names)} {verb} whole on each of {ranks} ranks: not divided by --tp")
 
 
 def _ranks_of(size: CacheSize, row: Row) -> int:
@@ -105,6 +117,8 @@ def _whole_on_ranks(size: CacheSize) -> dict[int, list[str]]:
 
 
 def _formats(size: CacheSize) -> Iterator[Note]:
+    if size.workload.kv_dtype != AUTO and not any(row.component.keeps_entries for row in size.rows):
+        yield Note("--kv-dtype changes nothing: states follow --state-dtype and --dtype")
     names = {part for row in size.rows for part in row.format.split(",") if row.component.parts(WHOLE)}
     forms = {find_format(name.rpartition("=")[2]) for name in names}
     yield from (Note(text) for text in sorted({form.note for form in forms if form.note}))

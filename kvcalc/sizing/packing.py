@@ -32,17 +32,18 @@ class FormatRequest(msgspec.Struct, frozen=True):
                 raise KvcalcError(
                     f"--kv-dtype {shorten(text)!r} cannot be read", "write fp8, k=q8_0,v=q4_0 or index=bf16"
                 )
+            asked = AUTO if value.casefold() == AUTO else find_format(value).name
             if equals:
-                by_name[name.strip()] = find_format(value).name
+                by_name[name.strip()] = asked
             else:
-                everywhere = value if value == AUTO else find_format(value).name
+                everywhere = asked
         return cls(None if everywhere == AUTO else everywhere, by_name)
 
     def for_part(self, component: Component, part: str, dtype: str) -> str:
         """The name of the format of one part: by name, for all, pinned by the spec, or the model's own."""
         side = self.by_name.get(part) if part in _SIDES else None
         asked = side or self.by_name.get(component.name) or self.everywhere
-        return component.translated(asked) if asked else component.pinned_format() or dtype
+        return component.translated(asked) if asked and asked != AUTO else component.pinned_format() or dtype
 
     def check_names(self, components: Iterable[Component]) -> None:
         """UnknownNameError where a name reaches nothing of the model."""
@@ -92,7 +93,8 @@ class Packer:
         """The name of the format of a state: convolutions follow the model, others the state format."""
         if state.format == MODEL_FORMAT:
             return self.dtype
-        return self.asked_state_dtype or state.format or self.spec_state_dtype or DEFAULT_STATE_DTYPE
+        name = self.asked_state_dtype or state.format or self.spec_state_dtype or DEFAULT_STATE_DTYPE
+        return find_format(name).name
 
     def state_bytes(self, component: Component, sharding: Sharding = WHOLE) -> int:
         """Bytes of a component's states on one rank."""

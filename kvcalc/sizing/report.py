@@ -21,7 +21,7 @@ def size_report(size: CacheSize, engine: "EngineDocument | None" = None) -> Repo
         document=size_document(size, engine),
         title=_title(size),
         bars=tuple(_bars(size)),
-        lines=tuple([*_lines(size), *_engine_lines(size, engine)]),
+        lines=(*_lines(size), *_engine_lines(size, engine)),
         tables=(component_table(size),),
         shown_tables=(),
         notes=tuple(note.text for note in notes_on(size)),
@@ -138,7 +138,7 @@ def _title(size: CacheSize) -> tuple[str, ...]:
     work = size.workload
     return (
         size.spec.name,
-        f"{len(size.spec.layers)} layers: {_stack(size)}",
+        f"{len(size.layers)} layers: {_stack(size)}",
         f"context {work.context_tokens:,}",
         f"batch {work.batch:,}",
         f"KV {_formats(size)}",
@@ -158,7 +158,7 @@ _MOST_NAMED = 8
 
 def _formats(size: CacheSize) -> str:
     names = list(dict.fromkeys(row.format for row in size.rows if row.component.keeps_entries))
-    return ", ".join(names) or size.packer.dtype
+    return ", ".join(names) or "-"
 
 
 def _bars(size: CacheSize) -> list[Bar]:
@@ -235,7 +235,7 @@ def _what_if(size: CacheSize) -> list[str]:
         for row in size.rows
     )
     if now and unbounded > now:
-        alone = sum(row.layers for row in size.rows) <= len(size.spec.all_layers)
+        alone = sum(row.layers for row in size.rows if row.component.keeps_entries) == len(size.layers)
         what = "if every layer were global" if alone else "if its windows kept everything"
         lines.append(f"{what}: {memory(unbounded * batch)} ({unbounded / now:.1f}x)")
     own = sum(

@@ -190,7 +190,7 @@ def test_models_validate(kvcalc, tmp_path):
         (["size", "llama-8b", "--set", "mixer.nope=4"], ["nope", "kv_heads"]),
         (["size", "llama-8b", "--kv-dtype", "fp8_ds_mla"], ["fp8_ds_mla", "`kv`"]),
         (["size", "llama-8b", "--draft-layers", "1"], ["--draft-layers"]),
-        (["size", "t5-large"], ["--encoder-tokens"]),
+        (["size", "t5-large", "--strict"], ["--strict"]),
         (["size", "hunyuan-large", "--strict"], ["--strict", "head_dim 80"]),
         (["size", "llama-8b", "--ctx", "1000000000000", "--batch", "1000000000"], ["8 EiB"]),
         (["size", "llama-8b", "--ctx", "8K", "-c", "4K"], ["--ctx", "keep --ctx"]),
@@ -221,6 +221,7 @@ def test_a_wrong_question_is_one_line_a_hint_and_exit_2(kvcalc, arguments, words
         (["--ctx", "4K", "-np", "8"], ["read as --batch"]),
         (["--ctx", "4K", "--set", "mixer.kv_heads=4"], ["changed by --set"]),
         (["--ctx", "4K", "--tp", "16"], ["replicated"]),
+        (["--ctx", "4K", "--encoder-tokens", "9"], ["--encoder-tokens changes nothing"]),
     ],
 )
 def test_notes_go_to_stderr_and_quiet_hides_them(kvcalc, arguments, words):

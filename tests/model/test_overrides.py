@@ -68,7 +68,7 @@ def test_changes_add_up():
         ("mixer.kv_heads=3", ["--set mixer.kv_heads=3: ", "q_heads 8"]),
         ("mixer.kv_heads=[", ["--set mixer.kv_heads=["]),
         ("mixer.kv_heads=!!python/name:os.system", ["tag"]),
-        ("mixer.kv_heads=two", ["two is no whole number"]),
+        ("mixer.kv_heads=two", ["two is not a whole number"]),
         ("layers.repeat=1000000000", ["layers"]),
         ("mixer.kind=latent", ["unknown key kv_heads in latent"]),
     ],

@@ -41,15 +41,15 @@ def test_the_good_one_is_good(spec_file):
         ("kv_heads: 2", "kv_heads: 3", 5, ["q_heads 8", "kv_heads 3"]),
         ("kv_heads: 2", "kv_heads: 0", 5, ["kv_heads: 0", ">= 1"]),
         ("kv_heads: 2", "kv_heads: -1", 5, ["kv_heads: -1", ">= 1"]),
-        ("kv_heads: 2", "kv_heads: true", 5, ["kv_heads: true is no whole number"]),
+        ("kv_heads: 2", "kv_heads: true", 5, ["kv_heads: true is not a whole number"]),
         ("kv_heads: 2", "kv_heads: 1000000000000000000", 5, ["<= 1000000000"]),
         ("kv_heads: 2", "kv_heads: " + "9" * 5000, 5, ["too many digits"]),
-        ("kv_heads: 2", "kv_heads: 2.5", 5, ["2.5 is no whole number"]),
-        ("kv_heads: 2", "kv_heads: .nan", 5, ["nan is no whole number"]),
-        ("kv_heads: 2", "kv_heads: .inf", 5, ["inf is no whole number"]),
-        ("kv_heads: 2", "kv_heads: two", 5, ["two is no whole number"]),
-        ("kv_heads: 2", "kv_heads: null", 5, ["null is no whole number"]),
-        ("kv_heads: 2", "kv_heads: [2]", 5, ["a list is no whole number"]),
+        ("kv_heads: 2", "kv_heads: 2.5", 5, ["2.5 is not a whole number"]),
+        ("kv_heads: 2", "kv_heads: .nan", 5, ["nan is not a whole number"]),
+        ("kv_heads: 2", "kv_heads: .inf", 5, ["inf is not a whole number"]),
+        ("kv_heads: 2", "kv_heads: two", 5, ["two is not a whole number"]),
+        ("kv_heads: 2", "kv_heads: null", 5, ["null is not a whole number"]),
+        ("kv_heads: 2", "kv_heads: [2]", 5, ["a list is not a whole number"]),
         ("kv_heads: 2", "kv_heads: 2, kv_heads: 2", 5, ["kv_heads: stands twice"]),
         ("kv_heads: 2", "kv_heads: 2, format: fp9", 5, ["fp9", "fp8"]),
         ("repeat: 4", "repeat: 0", 4, ["repeat: 0"]),
@@ -64,9 +64,9 @@ def test_the_good_one_is_good(spec_file):
         ("kv_heads: 2", "kv_heads: 2, bias: yes", 5, ["bias: yes is not possible", "none, qkv, all"]),
         ("kv_heads: 2", "kv_heads: 2, id: kv_cache", 5, ["id: kv_cache", "another label"]),
         ("kv_heads: 2", "kv_heads: 2, id: 'a,b'", 5, ["id:"]),
-        ("kv_heads: 2", "kv_heads: 2, formats: {fp8: 3}", 5, ["formats: 3 is no name"]),
+        ("kv_heads: 2", "kv_heads: 2, formats: {fp8: 3}", 5, ["formats: 3 is not a name"]),
         ("kv_heads: 2", "kv_heads: 2, window: 4, ratio: 2", 5, ["window and ratio", "keep one"]),
-        ("name: x", "name: 123", 1, ["name: 123 is no name"]),
+        ("name: x", "name: 123", 1, ["name: 123 is not a name"]),
         ("name: x", 'name: ""', 1, ["name:", "empty"]),
         ("name: x", 'name: "a\\eb"', 1, ["name:", "control characters"]),
         ("repeat: 4", "norm_vectors: 1\n  pattern: [{mlp: {kind: dense}}]", 4, ["pattern beside mixer, norm_vectors"]),
@@ -111,7 +111,7 @@ LAYER = "{kind: kv, kv_heads: 2, head_dim: 64}"
         ("layers: []", 2, ["layers: is an empty list"]),
         ("layers: [{pattern: []}]", 2, ["pattern"]),
         ("layers: [3]", 2, ["3 is no"]),
-        ("layers: {}", 2, ["layers: a mapping is no list"]),
+        ("layers: {}", 2, ["layers: a mapping is not a list"]),
         ("max_context: 5", 1, ["layers: is missing", "name, layers"]),
     ],
 )  # fmt: skip
@@ -170,6 +170,13 @@ def test_depth_counts_through_blocks_and_patterns(spec_file):
     blocks = "".join(f"  b{i}: {nested(f'b{i + 1}')}\n" for i in range(40))
     error = complaint(spec_file(f"name: x\nblocks:\n{blocks}  b40: {{mixer: {LAYER}}}\nlayers: [b0]\n"))
     assert "nest more than" in error.message
+
+
+def test_depth_counts_whatever_the_order_in_which_blocks_are_asked_for(spec_file):
+    blocks = "".join(f"  b{i}: {'{pattern: [' * 20}b{i + 1}{']}' * 20}\n" for i in range(60))
+    layers = ", ".join(f"b{i}" for i in range(60, -1, -1))
+    error = complaint(spec_file(f"name: x\nblocks:\n{blocks}  b60: {{mixer: {LAYER}}}\nlayers: [{layers}]\n"))
+    assert "deep" in error.message
 
 
 @pytest.mark.parametrize(

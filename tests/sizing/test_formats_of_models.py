@@ -60,7 +60,7 @@ def test_states_follow_their_own_flag():
     fixed = {flag: kvcalc.size(qwen, **flags).fixed_bytes_per_sequence for flag, flags in {
         "none": {}, "kv": {"kv_dtype": "fp8"}, "state": {"state_dtype": "bf16"}, "dtype": {"dtype": "fp32"},
     }.items()}  # fmt: skip
-    # FACTS: 77,266,944 with fp32 states and bf16 convolutions, 39,518,208 with both in bf16.
+    # vllm mamba_utils.py, shapes of the published config: 77,266,944 with fp32 states and bf16 convolutions, 39,518,208 with both in bf16.
     assert fixed["none"] == fixed["kv"] == 77_266_944
     assert fixed["state"] == 39_518_208
     assert fixed["dtype"] == 77_266_944 + 36 * 8192 * 3 * 2

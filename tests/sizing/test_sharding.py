@@ -18,7 +18,7 @@ def test_llama_at_tp_16_replicates_heads_and_says_so():
     sixteen, eight = (kvcalc.size(LLAMA, 8192, tp=tp) for tp in (16, 8))
     assert sixteen.bytes_per_rank == eight.bytes_per_rank == 134_217_728
     assert (sixteen.replication, eight.replication) == (2, 1)
-    assert "8 KV heads on 16 ranks: heads are replicated, 2 copies of each" in said(sixteen)
+    assert "8 KV heads on 16 ranks are replicated, 2 copies of each" in said(sixteen)
     assert "replicated" not in said(eight)
 
 

@@ -1,0 +1,107 @@
+"""Model types with states, or with a stack that runs several times: what their code makes of their config."""
+
+from kvcalc.model.importers.attention import HIDDEN, query_heads
+from kvcalc.model.importers.families_common import Derived, Rule, layers_of, words_of
+from kvcalc.model.importers.fields import Fields
+from kvcalc.model.importers.layer_words import FULL, HYBRID, HYBRID_SLIDING, INDEXED, LINEAR, MEMORY, SHARED, SLIDING
+
+
+def kimi_linear(fields: Fields) -> Derived:
+    if fields.raw("linear_attn_config") is not None:
+        return {}
+    return words_of(fields, lambda index: FULL if index and index % 4 == 0 else LINEAR)
+
+
+def lfm3(fields: Fields) -> Derived:
+    return words_of(fields, lambda index: FULL if index % 4 == 2 else SLIDING if index and index % 4 == 0 else "conv")
+
+
+def zamba_heads(fields: Fields) -> Derived:
+    """The shared block reads the hidden state beside the embedding: its heads are twice as wide."""
+    fields.means_nothing("attention_hidden_size")
+    if fields.count("attention_head_dim") is not None:
+        return {}
+    return {"attention_head_dim": max(1, 2 * fields.need(*HIDDEN) // query_heads(fields))}
+
+
+def zamba(fields: Fields) -> Derived:
+    period, offset = fields.count("attn_layer_period") or 6, fields.count("attn_layer_offset", least=0)
+    offset = 4 if offset is None else offset
+    words = words_of(
+        fields,
+        lambda index: HYBRID if index == 2 or (index > 2 and (index - 3) % period == offset) else LINEAR,
+        "layers_block_type",
+    )
+    return zamba_heads(fields) | words
+
+
+def bailing_hybrid(fields: Fields) -> Derived:
+    """Linear layers have the heads of the others."""
+    return {"linear_num_heads": query_heads(fields), "linear_head_dim": fields.count("linear_head_dim", "head_dim")}
+
+
+def inkling(fields: Fields) -> Derived:
+    """Four short convolutions in every layer; a looped stack keeps a cache for each pass."""
+    local = fields.counts("local_layer_ids")
+    words = words_of(
+        fields,
+        lambda index: HYBRID_SLIDING if (index in local if local is not None else (index + 1) % 6) else HYBRID,
+    )
+    return {"~token_convolutions": True} | words
+
+
+def qwen4_exp(fields: Fields) -> Derived:
+    """What a released config calls full attention is indexed, if it has an indexer."""
+    words, interval = fields.items("layer_types"), fields.count("full_attention_interval") or 4
+    if words is None:
+        words = [LINEAR if (index + 1) % interval else FULL for index in range(layers_of(fields))]
+    fields.means_nothing("indexer_kv_heads", "number_of_conv_states", "ple_conv_kernel_size", "heads_per_ngram")
+    kind, other = (FULL, INDEXED) if fields.raw("indexer_head_dim") is None else (INDEXED, FULL)
+    return {"layer_types": [kind if word in (other, "qwen_sparse_attention") else word for word in words]}
+
+
+def phi4flash(fields: Fields) -> Derived:
+    """SambaY (vllm phi4flash.py): Mamba and windows in turns, one full cache, and an upper half that keeps nothing."""
+    layers, period = layers_of(fields), fields.count("mb_per_layer") or 2
+    half = layers // 2
+
+    def word(index: int) -> str:
+        if index % period == 0:
+            return LINEAR if index <= half else MEMORY
+        if index < half:
+            return SLIDING
+        return FULL if index == half + 1 else SHARED
+
+    return {"layer_types": [word(index) for index in range(layers)], "~prefill_layers": min(layers, half + 2)}
+
+
+def xlstm(fields: Fields) -> Derived:
+    return {"layer_types": [LINEAR] * layers_of(fields)}
+
+
+def rwkv(word: str) -> Rule:
+    return lambda fields: {"layer_types": [word] * layers_of(fields)}
+
+
+def hrm_text(fields: Fields) -> Derived:
+    """Two stacks in turns, a cache for each pass; a released config counts the layers of one stack."""
+    if fields.count("num_layers_per_stack") is not None:
+        return {}
+    passes = (fields.count("H_cycles") or 2) * ((fields.count("L_cycles") or 3) + 1)
+    return {"num_hidden_layers": layers_of(fields) * passes}
+
+
+def dory(fields: Fields) -> Derived:
+    """A middle that runs several times; a config that lists MLPs among its layers counts each layer twice."""
+    words, layers = fields.items("layer_types"), layers_of(fields)
+    first, last = fields.count("n_input_layers", least=0) or 0, fields.count("n_output_layers", least=0) or 0
+    if words is not None and "mlp" in words:
+        words, layers, first, last = words[::2], layers // 2, first // 2, last // 2
+    once = fields.word("recurrent_kv_cache_mode") == "last_loop"
+    loop = {
+        "loop_layer_index_start": first,
+        "loop_layer_index_end": layers - last,
+        "loop_num_passes": 1 if once else fields.count("n_recurrent_loops") or 1,
+    }
+    fields.means_nothing("n_recurrent_layers")
+    return {"num_hidden_layers": layers, "layer_types": words, **loop}

@@ -1,0 +1,106 @@
+"""From a path to a spec document: which kind of file it is, and what its importer makes of it."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kvcalc.errors import SpecError, shorten
+from kvcalc.model.spec import Checkpoint
+
+MOST_CONFIG_BYTES = 4 * 2**20
+CONFIG = "config.json"
+
+
+class Imported(msgspec.Struct, frozen=True):
+    """A model from somebody else's file: a document of the spec language, and the weights where they lie beside it."""
+
+    document: dict[str, Any]
+    checkpoint: Checkpoint | None = None
+
+
+def is_source(path: str) -> bool:
+    """Whether a path names a file or a folder that an importer reads."""
+    return path.endswith((".json", ".gguf")) or os.path.isfile(os.path.join(path, CONFIG))  # noqa: PTH113, PTH118
+
+
+def import_source(path: Path, name: str = "", assume: bool = False) -> Imported:
+    """The model of a config.json, a folder with one, or a GGUF; SpecError for what is none of them.
+
+    `name` overrides the one that the path suggests; `assume` takes fields that are not understood as harmless.
+    """
+    file = _file_in(path) if path.is_dir() else path
+    if file.suffix == ".gguf":
+        return _from_gguf(file)
+    return _from_config(file, name or _name_of(file), assume)
+
+
+def _file_in(folder: Path) -> Path:
+    """The file of a folder that describes its model: a config.json, else a GGUF and its other parts."""
+    if (folder / CONFIG).exists():
+        return folder / CONFIG
+    files = sorted(folder.glob("*.gguf"))
+    models = {
+        file.name.partition("-00001-of-")[0] for file in files if "-of-" not in file.name or "-00001-of-" in file.name
+    }
+    if len(models) != 1:
+        names = ", ".join(file.name for file in files[:5]) or "neither a config.json nor a GGUF"
+        raise SpecError(f"{folder}: holds {names}", "name the file that is meant")
+    return files[0]
+
+
+def _name_of(config: Path) -> str:
+    """The folder's name for a config.json, the file's own for any other."""
+    return config.resolve().parent.name if config.name == CONFIG else config.stem
+
+
+def _from_config(path: Path, name: str, assume: bool) -> Imported:
+    from kvcalc.model.importers.hf_config import config_document
+
+    document = config_document(read_json(path), str(path), name, assume)
+    return Imported(document, _checkpoint_beside(path))
+
+
+def _checkpoint_beside(config: Path) -> Checkpoint | None:
+    """The weights in the folder of a config.json, where there are any."""
+    folder = config.parent
+    if config.name != CONFIG or not any(folder.glob("*.safetensors")):
+        return None
+    from kvcalc.model.importers.safetensors import read_checkpoint
+
+    return read_checkpoint(folder)
+
+
+def _from_gguf(path: Path) -> Imported:
+    from kvcalc.model.importers.gguf import read_header
+    from kvcalc.model.importers.gguf_model import gguf_checkpoint, gguf_document
+
+    header = read_header(path)
+    return Imported(gguf_document(header, path), gguf_checkpoint(header))
+
+
+def read_json(path: Path) -> Mapping[str, Any]:
+    """The mapping in a JSON file; SpecError for what is no file, too large, or no mapping."""
+    if path.exists() and not path.is_file():
+        raise SpecError(f"{path} is no regular file", "name a config.json")
+    try:
+        with path.open("rb") as stream:
+            raw = stream.read(MOST_CONFIG_BYTES + 1)
+    except OSError as error:
+        raise SpecError(f"{shorten(str(path))}: {error.strerror}", "check the path") from error
+    if len(raw) > MOST_CONFIG_BYTES:
+        raise SpecError(f"{path}: more than {MOST_CONFIG_BYTES:,} bytes is no config", "name a model's config.json")
+    return _parsed(raw, path)
+
+
+def _parsed(raw: bytes, path: Path) -> Mapping[str, Any]:
+    try:
+        value = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise SpecError(f"{path}: not JSON ({shorten(str(error))})", "name a model's config.json") from error
+    if not isinstance(value, dict):
+        raise SpecError(f"{path}: a config is a JSON object", "name a model's config.json")
+    return value
