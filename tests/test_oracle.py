@@ -8,6 +8,9 @@ import oracle
 import pytest
 from conftest import GOLDEN
 
+import kvcalc
+from kvcalc.engines.engine import find_engine
+
 CONFIGS = GOLDEN / "configs"
 B, N = 2, 40
 KEPT = 15  # of a window of 16 the library keeps what the next token sees beside itself
@@ -142,3 +145,15 @@ def assert_one_line(capsys, path, what):
     printed = capsys.readouterr()
     assert (printed.out, printed.err.count("\n")) == ("", 1)
     assert what in printed.err
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("tiny-*.json")), ids=lambda path: path.stem)
+def test_an_import_holds_and_counts_what_the_library_does(path):
+    """kvcalc's import of the same file, under the engine's rules, without any stored answer between them."""
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    answer = oracle.cache_bytes(json.loads(path.read_text()), N, B)
+    spec = kvcalc.load(str(path))
+    size = kvcalc.size(spec, N, B, dtype="bf16", encoder_tokens=N)
+    assert find_engine("transformers").allocate(size).allocated_bytes == answer.kv_bytes
+    assert size.parameters.total == answer.parameters
