@@ -46,7 +46,8 @@ _OF_QUERIES = ("qk_head_dim", "qk_nope_head_dim", "v_head_dim", "q_lora_rank", "
 
 def query_heads(fields: Fields) -> int:
     """Query heads of the decoder."""
-    return fields.need(*HEADS)
+    heads = fields.count(*HEADS)
+    return fields.need("num_attention_heads") if heads is None else heads
 
 
 def kv_heads(fields: Fields) -> int:
@@ -104,7 +105,7 @@ def heads(fields: Fields) -> Component:
 def _of_global_layers(fields: Fields) -> Component:
     """Gemma 4: global layers have wider heads, and heads of another count where K is V too."""
     width, count = fields.count("global_head_dim"), fields.count("num_global_key_value_heads")
-    counts = {"kv_heads": count} if count and fields.flag("attention_k_eq_v") else {}
+    counts = {"kv_heads": count} if count and fields.raw("attention_k_eq_v") is not False else {}
     return {**({"head_dim": width} if width else {}), **counts}
 
 

@@ -93,5 +93,5 @@ def _ratio(fields: Fields, word: str) -> int:
 
 
 def _keys(fields: Fields) -> Component:
-    keys = index(fields)
+    keys = {**index(fields), "q_heads": fields.need("index_n_heads")}
     return {key: value for key, value in keys.items() if key not in ("q_rank", "formats")}

@@ -16,7 +16,8 @@ from kvcalc.model.importers.layer_words import FULL, HEAVILY_COMPRESSED, INDEXED
 
 def _deepseek_v4(fields: Fields) -> Derived:
     """Two heavily compressed layers, then sparse and heavily compressed ones in turns."""
-    rates = {"compress_rates": fields.raw("compress_rates") or {SPARSE_COMPRESSED: 4, HEAVILY_COMPRESSED: 128}}
+    sparse, heavy = fields.count("compress_rate_csa") or 4, fields.count("compress_rate_hca") or 128
+    rates = {"compress_rates": fields.raw("compress_rates") or {SPARSE_COMPRESSED: sparse, HEAVILY_COMPRESSED: heavy}}
     if fields.raw("compress_ratios") is not None:
         return rates
     return rates | words_of(
@@ -121,6 +122,41 @@ def _whisper(fields: Fields) -> Derived:
     return {"~encoder_tokens": fields.count("max_source_positions")}
 
 
+def _beam(fields: Fields) -> Derived:
+    """The last layer sees everything, wherever the pattern stands."""
+    last = layers_of(fields) - 1
+    return words_of(fields, lambda index: FULL if (index + 1) % 6 == 0 or index == last else SLIDING)
+
+
+def _all_full(fields: Fields) -> Derived:
+    """A window that only a list of layer types turns on."""
+    return words_of(fields, lambda _: FULL)
+
+
+def _muse(fields: Fields) -> Derived:
+    """Every fourth layer sees everything, counted from the last."""
+    last = layers_of(fields) - 1
+    return words_of(fields, lambda index: SLIDING if (last - index) % 4 else FULL)
+
+
+def _dbrx(fields: Fields) -> Derived:
+    """One KV head where attn_config states none."""
+    nested = fields.part("attn_config")
+    return {"kv_n_heads": (nested.count("kv_n_heads") if nested else None) or 1}
+
+
+def _jetmoe(fields: Fields) -> Derived:
+    """Experts of attention: each of those that a token takes asks with as many heads as there are of K and V."""
+    kept, taken = fields.count("num_key_value_heads"), fields.count("num_experts_per_tok")
+    return {"num_attention_heads": kept * taken} if kept and taken else {}
+
+
+def _gemma4(fields: Fields) -> Derived:
+    """Global heads are 512 wide unless something says otherwise."""
+    stated = fields.raw("per_layer_config") is not None or fields.count("global_head_dim") is not None
+    return {} if stated else {"global_head_dim": 512}
+
+
 def _kosmos(fields: Fields) -> Derived:
     return {"num_hidden_layers": fields.count("layers"), "hidden_size": fields.count("embed_dim")}
 
@@ -152,13 +188,19 @@ def _network_width(network: Mapping[str, Any], hidden: int) -> int | None:
 
 FAMILIES: dict[str, Rule] = {
     "bailing_hybrid": hybrid.bailing_hybrid,
+    "beam": _beam,
     "cohere2_moe": _cohere2_moe,
+    "cohere_compass_text": _all_full,
     "cpmant": _cpmant,
+    "dbrx": _dbrx,
     "deepseek_v4": _deepseek_v4,
+    "diffusion_gemma_text": _gemma4,
     "dory": hybrid.dory,
     "dots3_note": _dots3_note,
     "dots3_note_text": _dots3_note,
     "flint": _flint,
+    "gemma4_text": _gemma4,
+    "gemma4_unified_text": _gemma4,
     "gpt_neo": harmless("attention_types", "attention_layers", "window_size"),  # engines keep local layers in full
     "hrm_text": hybrid.hrm_text,
     "hy_v4": _hy_v4,
@@ -167,19 +209,25 @@ FAMILIES: dict[str, Rule] = {
     "inkling2_text": hybrid.inkling,
     "inkling_text": hybrid.inkling,
     "kimi_linear": hybrid.kimi_linear,
+    "jetmoe": _jetmoe,
     "kosmos_2_5_text_model": _kosmos,
     "kosmos_2_text_model": _kosmos,
+    "laguna": _all_full,
     "led": harmless("attention_window"),
     "lfm2": harmless("conv_L_cache", "conv_dim"),  # a stack may be all attention
     "lfm2_moe": harmless("conv_L_cache", "conv_dim"),  # a stack may be all attention
     "lfm3": hybrid.lfm3,
     "longcat_flash": _longcat_flash,
     "longt5": harmless("local_radius", "global_block_size"),
+    "mellum": _all_full,
     "mimo_v2_flash": _mimo_v2_flash,
     "mistral_large4_text": _mistral_large4,
     "modernbert-decoder": _modernbert,
+    "muse_glimmer_text": _muse,
+    "muse_spark_text": _muse,
     "nemotron-nas": _nemotron_nas,
     # Block-sparse layers read less; what they keep is whole.
+    "nemotron_h": hybrid.nemotron_h,
     "phi3small": harmless(
         "blocksparse_block_size",
         "blocksparse_num_local_blocks",

@@ -3,7 +3,18 @@
 from kvcalc.model.importers.attention import HIDDEN, query_heads
 from kvcalc.model.importers.families_common import Derived, Rule, layers_of, words_of
 from kvcalc.model.importers.fields import Fields
-from kvcalc.model.importers.layer_words import FULL, HYBRID, HYBRID_SLIDING, INDEXED, LINEAR, MEMORY, SHARED, SLIDING
+from kvcalc.model.importers.layer_words import (
+    FULL,
+    HYBRID,
+    HYBRID_SLIDING,
+    INDEXED,
+    LINEAR,
+    MEMORY,
+    MLP,
+    MOE,
+    SHARED,
+    SLIDING,
+)
 
 
 def kimi_linear(fields: Fields) -> Derived:
@@ -35,6 +46,13 @@ def zamba(fields: Fields) -> Derived:
     return zamba_heads(fields) | words
 
 
+def nemotron_h(fields: Fields) -> Derived:
+    """Without a pattern, one layer of each kind, however many are stated."""
+    if fields.raw("layer_types", "layers_block_type", "hybrid_override_pattern") is not None:
+        return {}
+    return {"num_hidden_layers": 4, "layers_block_type": [LINEAR, MOE, FULL, MLP]}
+
+
 def bailing_hybrid(fields: Fields) -> Derived:
     """Linear layers have the heads of the others."""
     return {"linear_num_heads": query_heads(fields), "linear_head_dim": fields.count("linear_head_dim", "head_dim")}
@@ -42,12 +60,18 @@ def bailing_hybrid(fields: Fields) -> Derived:
 
 def inkling(fields: Fields) -> Derived:
     """Four short convolutions in every layer; a looped stack keeps a cache for each pass."""
-    local = fields.counts("local_layer_ids")
+    local, loop = fields.counts("local_layer_ids"), fields.part("loop_config")
+    names = {
+        "loop_layer_index_start": "core_start",
+        "loop_layer_index_end": "core_end",
+        "loop_num_passes": "num_passes",
+    }
+    passes = {ours: loop.count(theirs, least=0) for ours, theirs in names.items()} if loop else {}
     words = words_of(
         fields,
         lambda index: HYBRID_SLIDING if (index in local if local is not None else (index + 1) % 6) else HYBRID,
     )
-    return {"~token_convolutions": True} | words
+    return {"~token_convolutions": True} | words | passes
 
 
 def qwen4_exp(fields: Fields) -> Derived:

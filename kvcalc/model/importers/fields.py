@@ -92,7 +92,7 @@ class Fields:
         value = self._of_layer(names, stated) if isinstance(stated, list | tuple) else stated
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if value is None or value is False:
+        if value is None or value is False or value == "auto":
             return None
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MOST_COUNT:
             raise self.wrong(names, stated, f"a whole number from {least} to 10^9")

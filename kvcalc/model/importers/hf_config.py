@@ -8,7 +8,7 @@ from kvcalc.errors import SpecError, shorten
 from kvcalc.model.importers import feed_forward, mixers, sharing, towers, traits
 from kvcalc.model.importers.attention import HEAD_DIM, HEADS, HIDDEN, KV_HEADS
 from kvcalc.model.importers.fields import Fields, known_types
-from kvcalc.model.importers.layer_words import ATTENDING, CONTEXT, MLP, MOE, layer_words
+from kvcalc.model.importers.layer_words import ATTENDING, CONTEXT, MLP, MOE, layer_words, spelt
 from kvcalc.model.importers.unread import unread_cache_fields
 from kvcalc.model.resolve import MOST_LAYERS
 
@@ -126,8 +126,11 @@ def _labelled(layer: Layer, label: str) -> Layer:
 def draft_layers(fields: Fields, words: Sequence[str], count: int) -> list[Layer]:
     """Layers that guess ahead: those that the config lists beyond the stack, else ones like the last full layer."""
     stated = fields.count(*DRAFTS, least=0)
-    more = list(words[count:])
-    if stated == 0 or (stated is None and not more):
+    more = list(words[count:]) or spelt(
+        fields.items("mtp_layer_types", "mtp_layers_block_type")
+        or list(fields.word("mtp_hybrid_override_pattern") or "")
+    )
+    if stated == 0 or (stated is None and len(words) == count):
         return []
     if stated is not None and stated > MOST_LAYERS:
         raise SpecError(f"{fields.where}: {stated:,} draft layers", f"a model has at most {MOST_LAYERS:,}")

@@ -20,6 +20,7 @@ CONTEXT = (
     "model_max_length",
     "max_context_length",
     "n_ctx",
+    "context_length",
 )
 FULL, SLIDING, CHUNKED, LINEAR = "full_attention", "sliding_attention", "chunked_attention", "linear_attention"
 HYBRID, HYBRID_SLIDING, CONV, INDEXED = "hybrid", "hybrid_sliding", "conv", "indexed_attention"
@@ -85,6 +86,11 @@ def _fitted(words: list[Any], layers: int, fields: Fields) -> list[str]:
     """Spelt in one way; what is shorter than the stack is a contradiction."""
     if len(words) < layers:
         raise SpecError(f"{fields.where}: {len(words)} layer types for {layers} layers", "one is needed for each layer")
+    return spelt(words)
+
+
+def spelt(words: list[Any]) -> list[str]:
+    """Words of any config in the spelling of `layer_types`."""
     return [_SPELLINGS.get(str(word), str(word)) for word in words]
 
 

@@ -130,7 +130,7 @@ def _gated_delta(fields: Fields) -> Component | None:
 
 def _rg_lru(fields: Fields) -> Component | None:
     width = fields.count("lru_width")
-    if width is None and not fields.states("lru_width", "conv1d_width"):
+    if width is None and fields.raw("conv1d_width") is None:
         return None
     heads = fields.count("num_attention_heads")
     component: dict[str, Any] = {

@@ -36,6 +36,7 @@ _OTHER_SOFTWARE = {
     "bailing_moe",
     "arctic",
     "grok-1",
+    "gpt-sw3",
     "baichuan",
     "deepseek_v41",
 }
