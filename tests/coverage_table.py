@@ -69,12 +69,42 @@ def parameters_verdict(row: dict[str, Any]) -> str:
     return "exact" if total == row["parameters"] else f"{total - row['parameters']:+,}"
 
 
+NOT_RUN = {
+    "blt": "its default config has no layer count, and it does not build",
+    "cohere_compass_text": "its default config does not build (no rotary parameters for full attention)",
+    "gemma4_assistant": "has no cache of its own",
+    "gemma4_unified_assistant": "has no cache of its own",
+    "musicgen": "no causal class builds from the whole model's config",
+    "musicgen_melody": "no causal class builds from the whole model's config",
+    "openai-gpt": "runs without a cache: transformers computes every token again",
+    "qwen4_exp": "its default config has no text model; `qwen4_exp_text` is run",
+    "reformer": "returns buckets",
+    "xlm": "its cache is created by its own generation code and not returned",
+    "xlnet": "returns hidden states",
+}
+
+
+def assumed(model_type: str) -> str:
+    """What the import of a type's default config takes its cache to be."""
+    try:
+        spec = resolve(
+            msgspec.convert(config_document({"model_type": model_type}, "x.json", "x", assume=True), Document)
+        )
+    except KvcalcError as error:
+        return f"refused: {error.message.rpartition('x.json: ')[2].rstrip('.')}"
+    kinds = dict.fromkeys(one.kind for layer in spec.layers for one in layer.components)
+    return f"sized as {' and '.join(kinds)}" if kinds else "no cache"
+
+
 def coverage_table() -> str:
     """A Markdown row a causal language model type: cache and parameters of its default config."""
     by_type = {row["model_type"]: row for row in rows() if row["confidence"] == "library default"}
     lines = ["| model type | cache | parameters |", "|---|---|---|"]
     for model_type in known_types().causal:
         row = by_type.get(model_type) or next((row for row in rows() if row["model_type"] == model_type), None)
-        verdicts = (cache_verdict(row), parameters_verdict(row)) if row else ("not run", "not run")
+        if row:
+            verdicts = cache_verdict(row), parameters_verdict(row)
+        else:
+            verdicts = f"not run: {NOT_RUN[model_type]}; {assumed(model_type)}", "not run"
         lines.append(f"| `{model_type}` | {verdicts[0]} | {verdicts[1]} |")
     return "\n".join(lines) + "\n"

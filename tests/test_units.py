@@ -51,11 +51,11 @@ def test_counts_are_read_by_vllms_rule(text, tokens):
     ],
 )
 def test_what_is_no_count_is_refused_at_once(text):
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(KvcalcError) as caught:
         parse_tokens(text)
     assert caught.value.hint
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,12 @@ CONVOLUTIONS_IN_FP32 = {"inkling_text", "inkling2_text", "inkling2_loop_text"}
 INDEX_IN_FP32 = {"dots3_note_text"}
 """Keeps index keys in fp32."""
 
-INDEXES_EVERY_TOKEN = {"glm5_next_text"}
-"""Pools index keys when they are used: it keeps the key, the gate and one more number of every token."""
+INDEXES_EVERY_TOKEN = {"glm5_next_text": (2, 1), "qwen4_exp_text": (1, 0)}
+"""Pool index keys when they are used and keep them of every token: how many vectors as wide as a key (GLM-5-Next has
+a gate beside it), and how many more numbers."""
+
+POSITION_AXES = {"qwen4_exp_text": 3}
+"""Keeps the positions of all tokens, an int64 an axis (time, height, width), once for all layers."""
 
 KEEPS_WHOLE_WINDOW = {"mimo_v2_flash"}
 """Means W past tokens and the new one by a window of W."""
@@ -53,7 +57,7 @@ class Transformers:
         if size.ranks > 1:
             raise KvcalcError("transformers holds a cache on one rank here", "leave --tp, --pp, --dp and --dcp out")
         holder = _Holder(size)
-        held = sum(holder.layer_bytes(layer) for layer in layers_of(size.spec, size.workload))
+        held = holder.position_bytes() + sum(holder.layer_bytes(layer) for layer in layers_of(size.spec, size.workload))
         return Allocation(self.name, self.version, held * size.workload.batch, tuple(dict.fromkeys(holder.rules)))
 
 
@@ -66,13 +70,20 @@ class _Holder:
         self.format = find_format(size.packer.dtype)
         self.rules: list[str] = []
 
+    def position_bytes(self) -> int:
+        """What is held beside the layers."""
+        axes = POSITION_AXES.get(self.model_type, 0)
+        if axes:
+            self.rules.append(f"positions of all tokens are kept, an int64 for each of {axes} axes")
+        return self.tokens * axes * 8
+
     def layer_bytes(self, layer: Layer) -> int:
         """Everything that one layer holds."""
         own = sum(self._component_bytes(one) for one in layer.components)
         return own + (sum(self._open_bytes(layer)) if self.model_type in COMPRESSES else 0)
 
     def _component_bytes(self, component: Component) -> int:
-        if component.selects and self.model_type in INDEX_IN_FP32 | INDEXES_EVERY_TOKEN:
+        if component.selects and self.model_type in {*INDEX_IN_FP32, *INDEXES_EVERY_TOKEN}:
             return self._index_bytes(component)
         states = sum(self._state_bytes(state) for state in component.states(WHOLE))
         return self._entries(component) * self._entry_bytes(component) + states if component.keeps_entries else states
@@ -82,8 +93,9 @@ class _Holder:
         if self.model_type in INDEX_IN_FP32:
             self.rules.append("index keys are kept in fp32")
             return int(component.entries(self.tokens)) * part.width * 4
-        self.rules.append("index keys are pooled when used: key, gate and one number of every token are kept")
-        return self.tokens * self.format.bulk_bytes(2 * part.width + 1, component.name)
+        vectors, numbers = INDEXES_EVERY_TOKEN[self.model_type]
+        self.rules.append("index keys are pooled when they are used: what is pooled is kept of every token")
+        return self.tokens * self.format.bulk_bytes(vectors * part.width + numbers, component.name)
 
     def _entries(self, component: Component) -> int:
         entries, cap = int(component.entries(self.tokens)), component.span.cap

@@ -72,6 +72,9 @@ def language_model(config: Mapping[str, Any], where: str) -> Fields:
     """The part of a config that describes the language model, with its model type's defaults behind it."""
     if not isinstance(config, Mapping) or not all(isinstance(key, str) for key in config):
         raise SpecError(f"{where}: holds no mapping of fields", "is this a model's config.json?")
+    if (kept := _OTHERWISE.get(str(config.get("model_type")))) is not None:
+        message = f"{where}: {config['model_type']} keeps {kept}: there is no cache kind for it"
+        raise SpecError(message, "write a spec by hand if its states are known: docs/spec.md")
     part, model_type = _innermost(config, where)
     if model_type is not None and not isinstance(model_type, str):
         raise SpecError(f"{where}: model_type {shown(model_type)} is not a word", "is this a model's config.json?")
@@ -106,6 +109,16 @@ def _text_type(part: Mapping[str, Any], model_type: Any) -> Any:
     """The type of the text tower for a config that states its fields at the top, or nothing but its type."""
     text = known_types().text.get(str(model_type))
     return text if text is not None and not any(isinstance(part.get(key), Mapping) for key in TOWERS) else model_type
+
+
+_OTHERWISE = {
+    "reformer": "buckets and hidden states",
+    "xlnet": "hidden states of earlier segments",
+    **dict.fromkeys(
+        ("gemma4_assistant", "gemma4_unified_assistant"), "nothing and reads the cache of the Gemma 4 it drafts for"
+    ),
+}
+"""Model types that no cache kind describes, with what they keep (transformers 5.24.0)."""
 
 
 def _must_be_a_model(fields: Fields) -> None:

@@ -1,7 +1,7 @@
 """Structure beside latent attention: output groups, pools, indexers, hyper-connections, gated norms."""
 
 from kvcalc.model.importers.traits_model import Component, Model, Rule, add, mixers
-from kvcalc.model.importers.traits_rules import answer_width
+from kvcalc.model.importers.traits_rules import answer_width, index_without_weights, uncounted
 
 
 def mistral_large4(model: Model) -> None:
@@ -39,6 +39,18 @@ def hyper_head(model: Model) -> None:
     """The last hyper-connection, which joins the streams: a row a stream, a number a stream and one scale."""
     streams = model.fields.need("hc_mult")
     model.add(streams * streams * model.hidden + streams + 1)
+
+
+def qwen4_exp(model: Model) -> None:
+    """Qwen4-exp: low-rank hyper-connections, one more that joins the streams, index keys and queries of one matrix."""
+    index_without_weights(model)
+    wide, rank = model.fields.need("hc_count") * model.hidden, model.fields.need("hc_lowrank")
+    joined = wide + 2 * rank * wide
+    for layer in model.layers:
+        add(layer, 2 * (joined + model.fields.need("hc_count") * wide))
+    model.add(joined)
+    if model.fields.raw("ple_layer_ids"):
+        uncounted(model)
 
 
 def axk2(model: Model) -> None:

@@ -125,6 +125,7 @@ _LATENT: dict[str, Trait] = {
     "deepseek_v4": Trait(
         bias="none", rules=(latent.deepseek_v4, latent.hyper_connections(mixes=True), latent.hyper_head)
     ),
+    "qwen4_exp_text": Trait(qk_norm="head", norms=0, final_norms=0, rules=(*_GATES, latent.qwen4_exp)),
     "mistral_large4_text": Trait(rules=(latent.mistral_large4,)),
     "hy_v4": Trait(rules=(rules.output_gate, rules.sinks, latent.hyper_connections(mixes=False), latent.hyper_head)),
     "hy_v4_vl_text": Trait(

@@ -118,12 +118,13 @@ def test_it_reads_what_gguf_py_writes(tmp_path):
 def test_a_large_vocabulary_is_walked_past_quickly_and_not_kept(tmp_path):
     words = [f"token number {number}" for number in range(150_000)]
     file = write(tmp_path / "m.gguf", LLAMA | {"tokenizer.ggml.merges": words, "z": [1.0] * 20_000})
-    began = time.perf_counter()
+    began = time.process_time()
+    read_header(file)
+    assert time.process_time() - began < 2
     tracemalloc.start()
     header = read_header(file)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert time.perf_counter() - began < 2
     assert peak < 2**20
     assert header.lengths["tokenizer.ggml.merges"] == 150_000
     assert header.lengths["z"] == 20_000
@@ -160,22 +161,22 @@ HOSTILE = {
 def test_hostile_counts_are_answered_at_once(tmp_path, what):
     file = tmp_path / "m.gguf"
     file.write_bytes(HOSTILE[what])
-    began = time.perf_counter()
+    began = time.process_time()
     tracemalloc.start()
     complaint(file)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2**20
-    assert time.perf_counter() - began < 1
+    assert time.process_time() - began < 1
 
 
 def test_a_sparse_file_that_has_room_for_its_counts_is_answered_at_once(tmp_path):
     file = tmp_path / "m.gguf"
     file.write_bytes(header_of(0, 1, KEY + struct.pack("<IIQ", 9, 8, 2**33)))
     os.truncate(file, 2**38)
-    began = time.perf_counter()
+    began = time.process_time()
     assert "8,589,934,592 strings" in complaint(file).message
-    assert time.perf_counter() - began < 1
+    assert time.process_time() - began < 1
 
 
 @pytest.mark.parametrize(
