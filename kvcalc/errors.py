@@ -48,6 +48,11 @@ def nearest(name: str, known: Iterable[str], most: int = 3) -> list[str]:
     return [spellings[match] for match in found]
 
 
+def printable(text: str) -> str:
+    """`text` without what would move a terminal's cursor or colour its lines; `_` stands for each."""
+    return "".join(letter if letter.isprintable() else "_" for letter in text)
+
+
 def shorten(text: str, most: int = 60) -> str:
     """`text` in at most `most` characters, so that an error stays one line."""
     flat = " ".join(text.split())

@@ -79,3 +79,10 @@ def test_every_verb_is_in_the_readme():
     listed = re.findall(r"^│ (\w+) ", docs.run("--help"), re.MULTILINE)
     assert set(listed) == {"size", "explain", "compare", "models"}
     assert all(f"kvcalc {verb}" in PAGES["README.md"].read_text() for verb in listed)
+
+
+@pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
+def test_examples_fail_only_where_the_page_shows_a_mistake(page):
+    for block in re.findall(r"^```console\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
+        for command in block.split("\n\n"):
+            assert ("\nerror:" in command) == ("typo" in command), command

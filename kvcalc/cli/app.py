@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from kvcalc import __version__
-from kvcalc.errors import KvcalcError
+from kvcalc.errors import KvcalcError, shorten
 
 
 def make_app(only: str | None = None) -> typer.Typer:
@@ -79,7 +79,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (BrokenPipeError, _ReaderGoneError):
         return _close_pipe()
     except OSError as error:
-        return _complain(f"stdout: {error.strerror}", "is there room where the answer goes?", 2)
+        return _complain(*_explain(error), 2)
+
+
+def _explain(error: OSError) -> tuple[str, str]:
+    """An error of a named file is that file's; any other met stdout."""
+    if error.filename is not None:
+        return f"{shorten(str(error.filename), 200)}: {error.strerror}", "check the path"
+    return f"stdout: {error.strerror}", "is there room where the answer goes?"
 
 
 def _run(given: list[str]) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from kvcalc.cli.options import OutputFormat, OutputOptions
-from kvcalc.errors import KvcalcError, shorten
+from kvcalc.errors import KvcalcError, printable, shorten
 from kvcalc.report import Report
 
 _SUFFIXES = {
@@ -54,7 +54,8 @@ def say(what: str, text: str) -> None:
     is_coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     label = f"\x1b[{_COLOURS[what]}m{what}\x1b[0m" if is_coloured and what in _COLOURS else what
     with contextlib.suppress(OSError):
-        print(f"{label}: {text}", file=sys.stderr)
+        shown = "\n".join(printable(line) for line in text.split("\n"))
+        print(f"{label}: {shown}", file=sys.stderr)
 
 
 _COLOURS = {"error": "1;31", "hint": "36", "note": "33"}

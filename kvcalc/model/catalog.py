@@ -47,7 +47,9 @@ def load(
 
 def locate(name_or_path: str, download: bool = False) -> tuple[Path, str]:
     """The file of a model and the name of its document, empty where the file holds only one."""
-    wanted = name_or_path.strip()
+    wanted = os.fspath(name_or_path).strip()
+    if "\0" in wanted:
+        raise KvcalcError(f"{shorten(repr(wanted))} is neither a name nor a path", "kvcalc models list")
     for address in _HUB_ADDRESSES:
         wanted = wanted.removeprefix(address)
     return _in_catalogue(wanted.casefold()) or _as_path(wanted) or _on_the_hub(wanted, download)

@@ -181,6 +181,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     formats: tuple[str, ...]
     source: str
+    parameters: int | None = None
 
 
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):

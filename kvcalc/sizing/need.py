@@ -20,6 +20,8 @@ DEFAULT_CONTEXT = 8192
 
 MOST_BYTES = 2**63 - 1
 
+UNKNOWN_FORMAT = "unknown format"
+"""Of weights whose bytes an index sums up, while the files that would tell their formats are not here."""
 
 _COUNTS = (
     ("context_tokens", "--ctx", 1),
@@ -122,7 +124,7 @@ class CacheSize(msgspec.Struct, frozen=True, dict=True):
     def weights_format(self) -> str:
         """The format of the weights; that of the files where they were read and nothing else is asked."""
         if self._weights_in_files is not None:
-            return "+".join(self._weights_in_files.formats)
+            return "+".join(self._weights_in_files.formats) or UNKNOWN_FORMAT
         return find_format(first_stated(self.workload.weights, self.packer.dtype), "--weights").name
 
     @property

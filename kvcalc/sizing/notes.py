@@ -8,7 +8,7 @@ import msgspec
 from kvcalc.cache.component import MODEL_FORMAT
 from kvcalc.cache.formats import AUTO, find_format
 from kvcalc.cache.sharding import WHOLE
-from kvcalc.sizing.need import CacheSize, components_of, foreign_sources
+from kvcalc.sizing.need import UNKNOWN_FORMAT, CacheSize, components_of, foreign_sources
 from kvcalc.sizing.packing import DEFAULT_DTYPE
 from kvcalc.sizing.rows import Row
 
@@ -44,8 +44,23 @@ def _assumptions(size: CacheSize) -> Iterator[Note]:
     yield from (Note(f"assumed for what is read: {text}", ("reads",)) for text in assumed.reads)
     yield from (Note(f"assumed for the weights: {text}", ("weights",)) for text in assumed.weights)
     yield from _encoder_note(size)
+    yield from _checkpoint_notes(size)
     if size.spec.dtype is None and size.workload.dtype is None:
         yield Note(f"assumed: the spec states no dtype, {DEFAULT_DTYPE} is taken (--dtype)", ("cache", "weights"))
+
+
+def _checkpoint_notes(size: CacheSize) -> Iterator[Note]:
+    """What is wrong with weights that were read from files: unknown formats, or the weights of another model."""
+    checkpoint = size.spec.checkpoint
+    if checkpoint is None:
+        return
+    if size.weights_format == UNKNOWN_FORMAT:
+        yield Note(f"assumed for the weights: {checkpoint.source}", ("weights",))
+    held, made = checkpoint.parameters, size.parameters.total
+    # Towers, draft layers and buffers lie in the files too; a factor of two is another model.
+    if held and made and not made <= 2 * held <= 4 * made:
+        text = f"the files hold {held:,} parameters, and the config makes {made:,}: are they one model's?"
+        yield Note(f"assumed for the weights: {text}", ("weights",))
 
 
 def _encoder_note(size: CacheSize) -> Iterator[Note]:

@@ -27,6 +27,8 @@ KV_HEADS = (
     "num_kv_heads",
     "n_head_kv",
     "num_query_groups",
+    "n_kv_heads",
+    "num_multi_query_heads",
 )
 KV_HEADS_MORE = ("num_attention_groups", "kv_n_heads")
 HEAD_DIM = (
@@ -54,6 +56,8 @@ def kv_heads(fields: Fields) -> int:
     """KV heads: stated under one of many names, 1 for multi-query, else as many as query heads."""
     heads = query_heads(fields)
     fields.means_nothing("num_key_value_groups", "num_gqa_groups")  # query heads a KV head: follow from the counts
+    if fields.word("attention_head_type") == "multiquery":
+        return 1
     if fields.states("multi_query_attention"):
         groups = fields.count("multi_query_group_num")
         return groups or 1 if fields.flag("multi_query_attention") else heads
@@ -61,7 +65,7 @@ def kv_heads(fields: Fields) -> int:
     if fields.flag("multi_query") and not many:
         fields.means_nothing(*KV_HEADS)
         return 1
-    in_group = fields.count("n_heads_in_group")
+    in_group = fields.count("n_heads_in_group", "n_shared_head")
     if in_group is not None:
         return max(1, heads // in_group)
     nested = fields.part("attn_config")

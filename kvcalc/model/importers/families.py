@@ -157,6 +157,11 @@ def _gemma4(fields: Fields) -> Derived:
     return {} if stated else {"global_head_dim": 512}
 
 
+def _ouro(fields: Fields) -> Derived:
+    """The whole stack runs several times, with a cache slot for each pass and layer (its UniversalTransformerCache)."""
+    return {"loop_num_passes": fields.count("total_ut_steps"), "loop_layer_index_end": layers_of(fields)}
+
+
 def _kosmos(fields: Fields) -> Derived:
     return {"num_hidden_layers": fields.count("layers"), "hidden_size": fields.count("embed_dim")}
 
@@ -188,6 +193,7 @@ def _network_width(network: Mapping[str, Any], hidden: int) -> int | None:
 
 FAMILIES: dict[str, Rule] = {
     "bailing_hybrid": hybrid.bailing_hybrid,
+    "bailing_moe_linear": hybrid.bailing_moe_linear,
     "beam": _beam,
     "cohere2_moe": _cohere2_moe,
     "cohere_compass_text": _all_full,
@@ -202,6 +208,8 @@ FAMILIES: dict[str, Rule] = {
     "gemma4_text": _gemma4,
     "gemma4_unified_text": _gemma4,
     "gpt_neo": harmless("attention_types", "attention_layers", "window_size"),  # engines keep local layers in full
+    # A stack may be all attention, and states what its Mamba layers would be.
+    "granitemoehybrid": harmless(*hybrid.MAMBA_SHAPE),
     "hrm_text": hybrid.hrm_text,
     "hy_v4": _hy_v4,
     "hy_v4_vl_text": _hy_v4,
@@ -214,8 +222,8 @@ FAMILIES: dict[str, Rule] = {
     "kosmos_2_text_model": _kosmos,
     "laguna": _all_full,
     "led": harmless("attention_window"),
-    "lfm2": harmless("conv_L_cache", "conv_dim"),  # a stack may be all attention
-    "lfm2_moe": harmless("conv_L_cache", "conv_dim"),  # a stack may be all attention
+    "lfm2": harmless("conv_L_cache", "conv_dim", "conv_dim_out"),  # a stack may be all attention
+    "lfm2_moe": harmless("conv_L_cache", "conv_dim", "conv_dim_out"),  # a stack may be all attention
     "lfm3": hybrid.lfm3,
     "longcat_flash": _longcat_flash,
     "longt5": harmless("local_radius", "global_block_size"),
@@ -235,6 +243,7 @@ FAMILIES: dict[str, Rule] = {
         "blocksparse_vert_stride",
         "dense_attention_every_n_layers",
     ),
+    "ouro": _ouro,
     "phi4flash": hybrid.phi4flash,
     "qwen4_exp_text": hybrid.qwen4_exp,
     "rwkv": hybrid.rwkv("rwkv4"),

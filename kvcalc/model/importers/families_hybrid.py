@@ -58,6 +58,17 @@ def bailing_hybrid(fields: Fields) -> Derived:
     return {"linear_num_heads": query_heads(fields), "linear_head_dim": fields.count("linear_head_dim", "head_dim")}
 
 
+MAMBA_SHAPE = ("mamba_d_conv", "mamba_d_head", "mamba_d_state", "mamba_expand", "mamba_n_groups", "mamba_n_heads")
+
+
+def bailing_moe_linear(fields: Fields) -> Derived:
+    """Ring-linear: the last of every group of layers attends, and those that are left over; the others keep a state."""
+    group, layers = fields.count("layer_group_size") or 1, layers_of(fields)
+    whole = layers // group * group
+    words = [FULL if (index + 1) % group == 0 or index >= whole else LINEAR for index in range(layers)]
+    return {"layer_types": words, "linear_attn_alpha_factor": 1}  # lightning attention, as MiniMax-Text-01 marks it
+
+
 def inkling(fields: Fields) -> Derived:
     """Four short convolutions in every layer; a looped stack keeps a cache for each pass."""
     local, loop = fields.counts("local_layer_ids"), fields.part("loop_config")

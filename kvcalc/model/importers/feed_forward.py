@@ -18,6 +18,8 @@ ACTIVE = (
 WIDTH = ("intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim", "d_ff", "dim_ff", "feed_forward_size", "dff")
 EXPERT_WIDTH = ("moe_intermediate_size", "expert_intermediate_size", "moe_ffn_hidden_size", "expert_ffn_hidden_size")
 _SPARSE_WORDS = {"sparse", "moe", "hash_moe", "E"}
+# Without experts the network that they would share is what a layer has.
+_SHARED_ALONE = {"granitemoehybrid", "granitemoeshared"}
 SHARED = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert")
 SHARED_WIDTH = (
     "shared_expert_intermediate_size",
@@ -60,7 +62,7 @@ def _words(fields: Fields) -> list[Any] | None:
 
 def _is_sparse(fields: Fields, index: int, layers: int) -> bool:
     first = fields.count("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index", least=0) or 0
-    last = fields.count("moe_layer_end_index", least=0)
+    last = _last_sparse(fields)
     frequency = fields.raw("moe_layer_freq")
     if isinstance(frequency, list):
         return bool(frequency[index]) if index < len(frequency) else True
@@ -73,11 +75,21 @@ def _is_sparse(fields: Fields, index: int, layers: int) -> bool:
     return first <= index < upto and index not in dense and (index + 1) % step == 0
 
 
+def _last_sparse(fields: Fields) -> int | None:
+    """The last layer with experts; of a list, which has one for text and one for pictures, the first."""
+    if isinstance(fields.raw("moe_layer_end_index"), list):
+        places = fields.counts("moe_layer_end_index")
+        return places[0] if places else None
+    return fields.count("moe_layer_end_index", least=0)
+
+
 def dense(fields: Fields) -> Component | None:
     """One network of a layer without experts."""
     hidden = fields.need(*HIDDEN)
     decoder = ("decoder_ffn_dim",) if fields.flag("is_encoder_decoder") else ()
     width = _first(fields, "intermediate_size_mlp", "dense_intermediate_size", *decoder, *WIDTH)
+    if fields.raw("model_type") in _SHARED_ALONE:
+        width = fields.count("shared_intermediate_size") or width
     if width is None:
         width = 4 * hidden
     return None if width == 0 else {"kind": "dense", "intermediate_size": width}

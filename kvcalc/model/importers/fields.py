@@ -4,6 +4,7 @@ An explicit value under any name wins over a default under any name, an explicit
 thing off that the model type has by itself. What was read is remembered, so that what was not can be asked about.
 """
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -32,6 +33,9 @@ def known_types() -> KnownTypes:
     return msgspec.json.decode(_KNOWN.read_bytes(), type=KnownTypes)
 
 
+_LAYER = re.compile(r"[0-9]{1,8}")
+
+
 class Fields:
     """The fields of one config, of a part of it, or of one of its layers; `where` begins every complaint."""
 
@@ -41,6 +45,7 @@ class Fields:
         self.layer: int | None = None
         self.read: set[str] = set()
         self.parts: dict[str, Fields] = {}
+        self.layers_own: dict[int, Mapping[str, Any]] | None = None
 
     def completed(self, more: Mapping[str, Any]) -> "Fields":
         """The same fields with what the model type's code makes of them; a reader sees no difference."""
@@ -50,8 +55,8 @@ class Fields:
     def at(self, layer: int) -> "Fields":
         """The fields as one layer has them: its own values, and its place in every list of one value a layer."""
         mine = Fields(self.data, self.where, self.defaults)
-        mine.layer, mine.read, mine.parts = layer, self.read, self.parts
         own = self._own(layer)
+        mine.layer, mine.read, mine.parts, mine.layers_own = layer, self.read, self.parts, self.layers_own
         mine.data = {**self.data, **own} if own else self.data
         return mine
 
@@ -60,11 +65,16 @@ class Fields:
         table = self.data.get("per_layer_config")
         if table is None:
             return {}
-        keys = [str(key).isdigit() and len(str(key)) < 9 for key in table] if isinstance(table, Mapping) else [False]
+        if self.layers_own is None:
+            self.layers_own = self._numbered(table)
+        return self.layers_own.get(layer, {})
+
+    def _numbered(self, table: Any) -> dict[int, Mapping[str, Any]]:
+        keys = [_LAYER.fullmatch(str(key)) for key in table] if isinstance(table, Mapping) else [None]
         values = table.values() if isinstance(table, Mapping) else ()
         if not all(keys) or not all(isinstance(value, Mapping) for value in values):
             raise self.wrong(("per_layer_config",), table, "a mapping from a layer's number to its fields")
-        return {name: value for key, own in table.items() if int(key) == layer for name, value in own.items()}
+        return {int(key): own for key, own in table.items()}
 
     def raw(self, *names: str) -> Any:
         """The first stated value that is not null; the first default where none of the names is stated."""

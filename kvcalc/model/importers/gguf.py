@@ -99,7 +99,9 @@ def _join(path: Path, part: GgufHeader) -> GgufHeader:
     tensors = tuple(tensor for one in parts for tensor in one.tensors)
     stated = parts[0].metadata.get("split.tensors.count", len(tensors))
     if stated != len(tensors):
-        raise SpecError(f"{shorten(str(path), 200)}: the parts hold {len(tensors)} tensors of {stated}", _DAMAGED)
+        raise SpecError(
+            f"{shorten(str(path), 200)}: the parts hold {len(tensors)} tensors of {shorten(str(stated))}", _DAMAGED
+        )
     return msgspec.structs.replace(parts[0], tensors=tensors, files=tuple(names))
 
 

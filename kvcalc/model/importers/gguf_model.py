@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from kvcalc.cache.component import HINT_MARK
-from kvcalc.errors import SpecError, shorten
+from kvcalc.errors import SpecError, printable, shorten
 from kvcalc.model.importers import gguf_arch as arch
 from kvcalc.model.importers.gguf import GgufHeader
 from kvcalc.model.importers.gguf_keys import MOST_LAYERS, Keys
@@ -181,7 +181,7 @@ def _source(path: Path, keys: Keys) -> str:
 
 def _clean(text: str, most: int = 60) -> str:
     """The text on one line in printable characters: it will stand on somebody's terminal."""
-    return shorten("".join(character if character.isprintable() else "_" for character in text), most)
+    return shorten(printable(text), most)
 
 
 def _check(document: dict[str, Any], keys: Keys) -> None:

@@ -56,8 +56,9 @@ def config_document(config: Mapping[str, Any], where: str, name: str, assume: bo
     }
     if (document["max_context"] or 0) < 1:
         document["max_context"] = None
-    document["assumed"] = {"cache": _assumptions(fields, where, assume)}
-    document = {key: value for key, value in document.items() if value not in (None, False, [], {"cache": []})}
+    document["assumed"] = {"cache": _assumptions(fields, where, assume), "weights": traits.assumptions(fields)}
+    document["assumed"] = {key: lines for key, lines in document["assumed"].items() if lines}
+    document = {key: value for key, value in document.items() if value not in (None, False, [], {})}
     return traits.with_parameters(fields, document)
 
 
@@ -65,7 +66,8 @@ def layer_count(fields: Fields) -> int:
     """Layers of the decoder."""
     count = fields.count(*LAYERS)
     if count is None:
-        count = len(fields.raw("layer_types", "layers_block_type", "hybrid_override_pattern") or ())
+        stated = fields.raw("layer_types", "layers_block_type", "hybrid_override_pattern")
+        count = len(stated) if isinstance(stated, list | str) else 0
     if not count:
         raise SpecError(f"{fields.where}: no num_hidden_layers", "is this a language model's config.json?")
     if count > MOST_LAYERS:
@@ -153,7 +155,11 @@ def packed(layers: Sequence[Layer]) -> list[Layer]:
 
 
 def _dtype(stated: Any) -> str | None:
-    return {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(str(stated).removeprefix("torch."))
+    return _DTYPES.get(str(stated).removeprefix("torch."))
+
+
+_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32"}
+_DTYPES |= {form: form for form in ("bf16", "fp16", "fp32")}
 
 
 def _assumptions(fields: Fields, where: str, assume: bool) -> list[str]:

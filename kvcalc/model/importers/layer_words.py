@@ -277,8 +277,8 @@ def window(fields: Fields) -> int | None:
     """The window in tokens; None where it is off, absent or zero."""
     if fields.raw("use_sliding_window") is False:
         return None
-    value = fields.count(*WINDOW, least=0)
-    return value or None
+    value = fields.count(*WINDOW, least=-1)
+    return value if value and value > 0 else None
 
 
 _READERS: tuple[Callable[[Fields, int], list[Any] | None], ...] = (

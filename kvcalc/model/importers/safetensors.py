@@ -7,7 +7,7 @@ is never read. The format: https://github.com/huggingface/safetensors, README, "
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -68,13 +68,22 @@ class _Files(msgspec.Struct, frozen=True):
     index: _Index | None = None
 
 
+def holds_weights(folder: Path) -> bool:
+    """Whether a folder has an index or weights of a model; an adapter's are none."""
+    return (folder / INDEX_NAME).exists() or any(_model_files(folder))
+
+
+def _model_files(folder: Path) -> Iterator[Path]:
+    return (one for one in folder.iterdir() if one.suffix == ".safetensors" and not one.name.startswith("adapter_"))
+
+
 def read_checkpoint(folder_or_file: Path) -> Checkpoint:
     """Bytes and formats of the weights in a folder, a file or an index; without all shards, the index's bytes only."""
-    files = _find_files(folder_or_file)
+    files = find_files(folder_or_file)
     if files.missing:
         return _from_total_size(files)
     sizes = Counter[str]()
-    for tensor in _read_tensors(files).values():
+    for tensor in read_tensors(files).values():
         sizes[tensor.format] += tensor.bytes
     formats = tuple(name for name, size in sizes.most_common() if size)
     return Checkpoint(bytes=sizes.total(), formats=formats, source=f"safetensors headers of {files.where}")
@@ -83,30 +92,19 @@ def read_checkpoint(folder_or_file: Path) -> Checkpoint:
 def tensor_summary(path: Path) -> dict[str, int]:
     """Values as stored for each format, most first; SpecError where a shard is missing."""
     counts = Counter[str]()
-    for tensor in _read_tensors(_find_files(path)).values():
+    for tensor in read_tensors(find_files(path)).values():
         counts[tensor.format] += tensor.elements
     return dict(counts.most_common())
 
 
-def logical_parameters(path: Path, config: Mapping[str, Any] | None) -> int | None:
-    """Parameters before `config` packed them, without scales and buffers; None if a shard or the packing is unknown."""
-    files = _find_files(path)
-    method, narrow = _packing(config or {})
-    if files.missing or (method and method not in _METHODS):
-        return None
-    tensors = _read_tensors(files)
-    counts = [_values(name, tensors, narrow) for name in tensors]
-    return None if None in counts else sum(count or 0 for count in counts)
-
-
-def _find_files(path: Path) -> _Files:
+def find_files(path: Path) -> _Files:
     """The index decides where there is one; else `model*` goes before other names, which are often copies."""
     try:
         if not path.is_dir():
             return _indexed(path) if path.suffix == ".json" else _Files(path, [path])
         if (path / INDEX_NAME).exists():
             return _indexed(path / INDEX_NAME)
-        found = sorted(one for one in path.iterdir() if one.suffix == ".safetensors")
+        found = sorted(_model_files(path))
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from error
     if not found:
@@ -145,7 +143,7 @@ def _from_total_size(files: _Files) -> Checkpoint:
     return Checkpoint(bytes=int(total), formats=(), source=f"total_size in {files.where} (dtypes unknown: {lacking})")
 
 
-def _read_tensors(files: _Files) -> dict[str, Tensor]:
+def read_tensors(files: _Files) -> dict[str, Tensor]:
     """Every tensor of a checkpoint by its name."""
     if files.missing:
         raise SpecError(f"{files.missing[0]} is missing", _SHARDS)
@@ -242,59 +240,3 @@ def _check_layout(tensors: Mapping[str, Tensor], data_bytes: int, path: Path) ->
 
 def _quoted(name: str) -> str:
     return repr(shorten(name, 100))
-
-
-# How quantised checkpoints name tensors: transformers 5.24 quantizers/, vllm 0.33 quantization/, modelopt's export.
-_METHODS = {"fp8", "fbgemm_fp8", "awq", "gptq", "auto-round", "mxfp4", "modelopt", "bitsandbytes", "compressed-tensors"}
-_HELPER = re.compile(
-    r"(^|[._])((weight|proj|input|output|activation|[kqv]|prob|global|quant)_scale(_inv|_2)?|zero_point|weight_shape"
-    r"|qzeros|scales|g_idx|absmax|quant_map|quant_state\.[^.]+|SCB|weight_format)$"
-)
-_WEIGHT = re.compile(r"(weight|weight_packed|proj|_blocks)$")
-_BUFFER = re.compile(r"(rotary_emb\.inv_freq|masked_bias)$")
-_PLAIN = {"F64", "F32", "F16", "BF16"}
-
-
-def _packing(config: Mapping[str, Any]) -> tuple[str, dict[str, int | None]]:
-    """The method that a config declares, and the bits of one value in each dtype that holds packed ones."""
-    text = config.get("text_config")
-    found = config.get("quantization_config") or (text.get("quantization_config") if isinstance(text, dict) else None)
-    if not isinstance(found, dict) or not found:
-        return "", {}
-    fallback = "modelopt" if "quant_algo" in found else "bitsandbytes" if "load_in_4bit" in found else "unknown"
-    method = found.get("quant_method") or fallback
-    # DeepSeek-V4 keeps two FP4 values of an expert in one I8.
-    return str(method), {"I32": _integer_bits(found), "U8": 4, "I8": 4 if config.get("expert_dtype") == "fp4" else 8}
-
-
-def _integer_bits(quantisation: Mapping[str, Any]) -> int | None:
-    """Bits of a packed integer where all layers agree."""
-    inner = [quantisation.get(key) for key in ("config_groups", "dynamic", "extra_config")]
-    groups = [one for group in inner if isinstance(group, dict) for one in group.values() if isinstance(one, dict)]
-    weights = [quantisation, *(one.get("weights") or one for one in groups)]
-    integers = [one for one in weights if isinstance(one, dict) and one.get("type", "int") == "int"]
-    stated = (one.get(key) for one in integers for key in ("bits", "w_bit", "num_bits"))
-    widths = {bits for bits in stated if isinstance(bits, int) and 2 <= bits <= 8}
-    return widths.pop() if len(widths) == 1 else None
-
-
-def _values(name: str, tensors: Mapping[str, Tensor], narrow: Mapping[str, int | None]) -> int | None:
-    """Parameters in one tensor; None where it is packed in a way that nothing declares."""
-    tensor = tensors[name]
-    mask = name.endswith(".bias") and len(tensor.shape) == 4 and tensor.shape[:2] == (1, 1)  # GPT-2's causal mask
-    if mask or _BUFFER.search(name) or (narrow and (_HELPER.search(name) or _scales_weight(name, tensors))):
-        return 0
-    if narrow and f"{name}.absmax" in tensors:
-        return tensor.bytes * 2  # bitsandbytes in 4 bits, whatever dtype stores them
-    if tensor.dtype in _PLAIN or (narrow and tensor.dtype.startswith("F")):
-        return tensor.elements
-    bits = narrow.get(tensor.dtype)
-    padded = name.endswith("weight_packed") and bits is not None and 32 % bits
-    packed = tensor.bytes * 8 // bits if bits and not padded else None
-    return packed if _WEIGHT.search(name) else 0
-
-
-def _scales_weight(name: str, tensors: Mapping[str, Tensor]) -> bool:
-    """Whether `x.scale` stands beside an `x.weight` that is quantised, as in DeepSeek-V4."""
-    weight = tensors.get(f"{name.removesuffix('scale')}weight")
-    return name.endswith(".scale") and weight is not None and weight.dtype not in _PLAIN

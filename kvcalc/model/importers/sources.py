@@ -2,13 +2,14 @@
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from kvcalc.errors import SpecError, shorten
+from kvcalc.errors import SpecError, printable, shorten
 from kvcalc.model.spec import Checkpoint
 
 MOST_CONFIG_BYTES = 4 * 2**20
@@ -32,7 +33,8 @@ def import_source(path: Path, name: str = "", assume: bool = False) -> Imported:
 
     `name` overrides the one that the path suggests; `assume` takes fields that are not understood as harmless.
     """
-    file = _file_in(path) if path.is_dir() else path
+    # os.path answers False for a name that no file system takes; Path.is_dir raises.
+    file = _file_in(path) if os.path.isdir(path) else path  # noqa: PTH112
     if file.suffix == ".gguf":
         return _from_gguf(file)
     return _from_config(file, name or _name_of(file), assume)
@@ -53,25 +55,38 @@ def _file_in(folder: Path) -> Path:
 
 
 def _name_of(config: Path) -> str:
-    """The folder's name for a config.json, the file's own for any other."""
-    return config.resolve().parent.name if config.name == CONFIG else config.stem
+    """The folder's name for a config.json, the repository's in a hub cache, the file's own for any other."""
+    folder = config.absolute().parent
+    in_cache = re.fullmatch(r"models--.+--(.+)", folder.parent.parent.name)
+    if config.name == CONFIG and folder.parent.name == "snapshots" and in_cache:
+        return printable(in_cache[1])
+    return printable(folder.name if config.name == CONFIG else config.stem)
 
 
 def _from_config(path: Path, name: str, assume: bool) -> Imported:
     from kvcalc.model.importers.hf_config import config_document
 
-    document = config_document(read_json(path), str(path), name, assume)
-    return Imported(document, _checkpoint_beside(path))
+    config = read_json(path)
+    document, checkpoint = config_document(config, str(path), name, assume), _checkpoint_beside(path, config)
+    if checkpoint is None and config.get("quantization_config"):
+        assumed = document.setdefault("assumed", {})
+        text = "the config says that they are quantised; without the files they are taken to be as wide as its dtype"
+        assumed["weights"] = [*assumed.get("weights", []), f"{text} (--weights)"]
+    return Imported(document, checkpoint)
 
 
-def _checkpoint_beside(config: Path) -> Checkpoint | None:
+def _checkpoint_beside(config: Path, stated: Mapping[str, Any]) -> Checkpoint | None:
     """The weights in the folder of a config.json, where there are any."""
     folder = config.parent
-    if config.name != CONFIG or not any(folder.glob("*.safetensors")):
+    if config.name != CONFIG:
         return None
-    from kvcalc.model.importers.safetensors import read_checkpoint
+    from kvcalc.model.importers.safetensors import holds_weights, read_checkpoint
 
-    return read_checkpoint(folder)
+    if not holds_weights(folder):
+        return None
+    from kvcalc.model.importers.unpacked import logical_parameters
+
+    return msgspec.structs.replace(read_checkpoint(folder), parameters=logical_parameters(folder, stated))
 
 
 def _from_gguf(path: Path) -> Imported:
@@ -84,16 +99,24 @@ def _from_gguf(path: Path) -> Imported:
 
 def read_json(path: Path) -> Mapping[str, Any]:
     """The mapping in a JSON file; SpecError for what is no file, too large, or no mapping."""
-    if path.exists() and not path.is_file():
-        raise SpecError(f"{path} is no regular file", "name a config.json")
     try:
+        if path.exists() and not path.is_file():
+            raise SpecError(f"{path} is no regular file", "name a config.json")
         with path.open("rb") as stream:
             raw = stream.read(MOST_CONFIG_BYTES + 1)
     except OSError as error:
-        raise SpecError(f"{shorten(str(path))}: {error.strerror}", "check the path") from error
+        raise SpecError(f"{shorten(str(path), 200)}: {error.strerror}", "check the path") from error
     if len(raw) > MOST_CONFIG_BYTES:
         raise SpecError(f"{path}: more than {MOST_CONFIG_BYTES:,} bytes is no config", "name a model's config.json")
     return _parsed(raw, path)
+
+
+def _is_text(value: Any) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _parsed(raw: bytes, path: Path) -> Mapping[str, Any]:
@@ -101,6 +124,8 @@ def _parsed(raw: bytes, path: Path) -> Mapping[str, Any]:
         value = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise SpecError(f"{path}: not JSON ({shorten(str(error))})", "name a model's config.json") from error
+    if b"\\ud" in raw.lower() and not _is_text(value):
+        raise SpecError(f"{path}: holds half a character (a surrogate)", "name a model's config.json")
     if not isinstance(value, dict):
         raise SpecError(f"{path}: a config is a JSON object", "name a model's config.json")
     return value

@@ -10,6 +10,7 @@ from kvcalc.model.importers.fields import Fields, known_types, shown
 TOWERS = (
     "text_config",
     "llm_config",
+    "llm_cfg",
     "language_config",
     "language_model_config",
     "text_model_config",

@@ -1,6 +1,7 @@
 """What a model's parameters are beyond the shapes of its caches: fields first, then what its type adds."""
 
-from kvcalc.model.importers.fields import Fields
+from kvcalc.errors import shorten
+from kvcalc.model.importers.fields import Fields, known_types
 from kvcalc.model.importers.traits_model import Bias, Component, Document, Model, QkNorm, Trait, add, mixers
 from kvcalc.model.importers.traits_rules import uncounted
 from kvcalc.model.importers.traits_table import TRAITS
@@ -21,6 +22,14 @@ def with_parameters(fields: Fields, document: Document) -> Document:
     if fields.flag("is_encoder_decoder") and not model.encoder:
         uncounted(model)  # an encoder of unknown size makes the count unknown, never short
     return model.document()
+
+
+def assumptions(fields: Fields) -> list[str]:
+    """What a count rests on where no rule says how the model type is built."""
+    model_type = str(fields.word("model_type"))
+    if model_type in TRAITS or model_type in known_types().defaults:
+        return []
+    return [f"how model_type {shorten(model_type)} is built is not known: a gated network and plain norms are counted"]
 
 
 def _count_passes_once(model: Model) -> None:
@@ -83,7 +92,7 @@ def _set_feed_forward(model: Model, trait: Trait) -> None:
 
 def _shared_bias(model: Model, mlp: Component) -> int:
     """A switch gives biases to dense and shared networks; routed experts and their router have none."""
-    width = mlp["shared"] * (mlp.get("shared_intermediate_size") or mlp["intermediate_size"])
+    width = mlp["shared"] * (mlp.get("shared_intermediate_size") or mlp.get("intermediate_size", 0))
     return int((2 if mlp.get("gated", True) else 1) * width + model.hidden)
 
 

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+from kvcalc.errors import SpecError
 from kvcalc.model.importers.attention import Component
 from kvcalc.model.importers.traits_model import Layer, Model, Rule, Trait, alike, mixers
 from kvcalc.model.importers.traits_rules import no_key_bias
+from kvcalc.model.resolve import MOST_LAYERS
 
 _BART: dict[str, Any] = {"norms": 6, "gated": False, "mlp_bias": True, "bias": "all"}
 
@@ -13,6 +15,8 @@ def _encoder_layers(model: Model, heads: int, width: int, inner: int, norms: int
     """As many equal layers as the config gives the encoder."""
     fields = model.fields
     count = fields.need("encoder_layers", "num_encoder_layers", "num_layers", "num_hidden_layers")
+    if count > MOST_LAYERS:
+        raise SpecError(f"{fields.where}: {count:,} encoder layers", f"a model has at most {MOST_LAYERS:,}")
     mixer: Component = {"kind": "kv", "q_heads": heads, "kv_heads": heads, "head_dim": width}
     mlp = {"kind": "dense", "intermediate_size": inner}
     return [{"mixer": dict(mixer), "mlp": dict(mlp), "norm_vectors": norms} for _ in range(count)]
@@ -69,7 +73,8 @@ def t5gemma(model: Model) -> None:
     """An encoder like the decoder, without its cross attention."""
     for layer in model.layers:
         own = [dict(one) for one in mixers(layer) if one["kind"] != "cross"]
-        model.encoder.append({"mixer": own, "mlp": dict(layer["mlp"]), "norm_vectors": 4})
+        network = {"mlp": dict(layer["mlp"])} if "mlp" in layer else {}
+        model.encoder.append({"mixer": own, **network, "norm_vectors": 4})
     assumed = model.top.setdefault("assumed", {})
     assumed["weights"] = [*assumed.get("weights", []), "the encoder is taken to be as large as the decoder"]
 

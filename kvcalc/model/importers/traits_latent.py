@@ -91,7 +91,7 @@ def _v4_width(component: Component) -> int:
 
 
 def _v4_attention(model: Model, component: Component) -> int:
-    fields, hidden, width, heads = model.fields, model.hidden, _v4_width(component), component["q_heads"]
+    fields, hidden, width, heads = model.fields, model.hidden, _v4_width(component), component.get("q_heads", 0)
     queries = fields.need("q_lora_rank") * (hidden + 1 + heads * width)
     inner = fields.need("o_groups") * fields.need("o_lora_rank")
     output = heads * width * fields.need("o_lora_rank") + inner * hidden

@@ -214,6 +214,8 @@ def zaya(model: Model) -> None:
             if component["kind"] == "recurrent":
                 component["parameters"] = convolved * (kernels + 2) + attention["kv_heads"]
         mlp = layer["mlp"]
+        if mlp["kind"] != "moe":
+            continue
         mlp["router"] = False
         scored = mlp["experts"] + 1
         add(mlp, rank * (hidden + 2 * rank + 4 + scored) + (rank if index else 0))

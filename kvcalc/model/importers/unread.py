@@ -15,6 +15,7 @@ _STRONG = re.compile(
     r"(^|_)(kv|kvs|cache|cached|caches|ssm|mamba|mems|mem|memory|memories|swa|sinks?|yoco|mla|cla)(_|\d|$)"
     r"|key_value|window|latent|lora_rank|compress|state_size|d_state|recurr|retention|evict|(^|_)sliding|xattn"
     r"|(share|sharing|reuse)_?(kv|layers|attention|attn)|layers?_(share|sharing|reuse)"
+    r"|attention_(head_type|projection_size)|expand_(k|v|ratio)|ut_steps"
 )
 _WEAK = re.compile(
     r"head|attn|attention|conv|index|state|share|layer_type|layers_|block_type|pattern|chunk|local_|global_|sparse"
@@ -29,6 +30,7 @@ _HARMLESS_WEAK = re.compile(
     r"|freq|lower_bound|_lr|loss|log|sdpa|residual|res_block|hash_layers|no_rope|relative_|_pos|position"
     r"|^index_(local_blocks|block_size|topk|n_heads|head_dim|kpool)|use_triton|use_custom|initial|softmax|precision"
     r"|^o_(groups|lora_rank)$|topk|^chunk_size$|chunksize|laurel|max_attn|adapter|sliding_attention_heads|share_q|bidirectional|layers_per_stack|neg_eigval|deepstack|mask|layer_lr|^num_hash|sparse_(decoder|encoder)|cross_attention_hidden|prefix_lm|_tying|^block_size$|summary|^id2|2id$"
+    r"|time_step|head_size_divisor|low_rank_dim$|swiglu|anyres|^chunk_input$|(spatial|temporal)_conv"
 )
 _HARMLESS_STRONG = frozenset(
     {
@@ -103,7 +105,7 @@ _HARMLESS_STRONG = frozenset(
 _OTHER_TOWER = re.compile(r"vision|visual|image|audio|video|speech|(^|_)encoder|(^|_)vit_|^mm_|codec|vq_|depth_decoder")
 _OTHER_PART = re.compile(
     r"quant|compression_config|generation|rope|task_specific|projector|auto_map|label|sampl|code_predictor|talker"
-    r"|token2wav|peft|adapter|freeze|processor|id2|2id|dspark|engram"
+    r"|token2wav|peft|adapter|freeze|processor|id2|2id|dspark|engram|perceiver"
 )
 
 
@@ -125,7 +127,7 @@ def _unread(data: Mapping[str, Any], read: set[str]) -> Iterator[str]:
 
 def _is_suspect(name: str, value: Any) -> bool:
     word = name.casefold()
-    is_one = value == 1 and word.endswith(("ratio", "factor", "_rate"))
+    is_one = value == 1 and word.endswith(("ratio", "factor", "_rate", "_mod", "_every_n", "group_size"))
     if is_one or _OTHER_TOWER.search(word) or word in _HARMLESS_STRONG:
         return False
     if isinstance(value, Mapping):

@@ -7,6 +7,7 @@ import coverage_table
 import pytest
 
 import kvcalc as api
+from kvcalc.errors import KvcalcError
 from kvcalc.model.importers.export import document_yaml
 from kvcalc.model.importers.hf_config import config_document
 
@@ -158,3 +159,131 @@ def test_a_catalogue_spec_and_the_import_of_its_config_agree(model, name):
         assert one.fixed_bytes_per_sequence == other.fixed_bytes_per_sequence
         assert one.read_bytes_per_step == other.read_bytes_per_step
     assert one.parameters == other.parameters
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"model_type": "bart", "encoder_layers": 10**9}, "1,000,000,000 encoder layers"),
+        ({"model_type": "llama", "num_hidden_layers": None, "layer_types": 7}, "no num_hidden_layers"),
+        ({"model_type": "deepseek_v4", "index_n_heads": None}, "no index_n_heads"),
+        ({"model_type": "qwen3", "per_layer_config": {"²": {}}}, "per_layer_config"),
+        ('{"model_type": "\\ud800x"}', "half a character"),
+    ],
+)
+def test_hostile_fields_are_one_line(kvcalc, config, content, message):
+    answer = kvcalc("size", str(config(content)))
+    assert answer.code == 2 and message in answer.err
+
+
+def test_a_long_name_and_a_null_byte_are_errors_of_the_name():
+    for name in ("x" * 5000 + ".json", "a\0.json", "a\0/config.json"):
+        with pytest.raises(KvcalcError):
+            api.load(name)
+
+
+def test_a_folder_in_a_hub_cache_has_the_repository_s_name(tmp_path):
+    snapshot = tmp_path / "models--Qwen--Qwen3-0.6B" / "snapshots" / "abc"
+    blob = tmp_path / "models--Qwen--Qwen3-0.6B" / "blobs" / "hash"
+    for folder in (snapshot, blob.parent):
+        folder.mkdir(parents=True)
+    blob.write_text(json.dumps(QWEN))
+    (snapshot / "config.json").symlink_to(blob)
+    assert api.load(str(snapshot)).name == "Qwen3-0.6B"
+
+
+def test_an_index_without_shards_gives_bytes_and_no_formats(kvcalc, config):
+    path = config(QWEN)
+    index = {"metadata": {"total_size": 751_632_384}, "weight_map": {"w": "model-00001-of-00001.safetensors"}}
+    (path.parent / "model.safetensors.index.json").write_text(json.dumps(index))
+    weights = kvcalc("size", str(path), "--format", "json").json["weights"]
+    assert (weights["bytes"], weights["format"], weights["basis"]) == (751_632_384, "unknown format", "assumed")
+
+
+def test_a_config_that_says_quantised_without_files_is_assumed(kvcalc, config):
+    document = kvcalc(
+        "size", str(config(QWEN | {"quantization_config": {"quant_method": "fp8"}})), "--format", "json"
+    ).json
+    assert (document["weights"]["basis"], document["kv_cache"]["basis"]) == ("assumed", "exact")
+
+
+def test_weights_of_another_model_are_noticed(kvcalc, config):
+    path = config(QWEN)
+    header = json.dumps({"w": {"dtype": "BF16", "shape": [2, 2], "data_offsets": [0, 8]}}).encode()
+    file = path.parent / "model.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    answer = kvcalc("size", str(path), "--format", "json")
+    assert answer.json["weights"]["basis"] == "assumed"
+    assert "the files hold 4 parameters, and the config makes 596,049,920" in answer.err
+
+
+def test_an_adapter_is_no_model_s_weights(config):
+    path = config(QWEN)
+    (path.parent / "adapter_model.safetensors").write_bytes(b"\2\0\0\0\0\0\0\0{}")
+    assert api.load(str(path)).checkpoint is None
+
+
+# Sources: bigcode/santacoder's config, inclusionAI/Ring-linear's, ByteDance/Ouro-1.4B's (a slot for each pass and
+# layer), microsoft/Phi-4-mini-instruct's, LiquidAI/LFM2-1.2B's older file, xai-org/grok-2's.
+@pytest.mark.parametrize(
+    ("content", "token_bytes", "fixed_bytes"),
+    [
+        (
+            {"model_type": "gpt2", "attention_head_type": "multiquery", "n_layer": 24, "n_head": 16, "n_embd": 2048},
+            24 * 2 * 128 * 2,
+            0,
+        ),
+        (
+            {
+                "model_type": "bailing_moe_linear", "num_hidden_layers": 20, "hidden_size": 2048, "layer_group_size": 5,
+                "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 128,
+            },
+            4 * 2 * 4 * 128 * 2,
+            16 * 16 * 128 * 128 * 4,
+        ),
+        (
+            {
+                "model_type": "ouro", "num_hidden_layers": 24, "hidden_size": 2048, "num_attention_heads": 16,
+                "total_ut_steps": 4,
+            },
+            4 * 24 * 2 * 2048 * 2,
+            0,
+        ),
+        (
+            {
+                "model_type": "phi3", "num_hidden_layers": 32, "hidden_size": 3072, "num_attention_heads": 24,
+                "num_key_value_heads": 8, "full_attn_mod": 1, "sliding_window": 262144,
+            },
+            131_072,
+            0,
+        ),
+        (
+            {
+                "model_type": "git", "num_hidden_layers": 64, "hidden_size": 8192, "num_attention_heads": 64,
+                "num_key_value_heads": 8, "head_dim": 128, "sliding_window_size": -1, "global_attn_every_n": 1,
+            },
+            262_144,
+            0,
+        ),
+        (
+            {
+                "model_type": "lfm2", "num_hidden_layers": 16, "hidden_size": 2048, "num_attention_heads": 32,
+                "num_key_value_heads": 8, "conv_L_cache": 3, "conv_dim": 2048, "conv_dim_out": 2048,
+                "layer_types": ["full_attention" if at in (2, 5, 8, 10, 12, 14) else "conv" for at in range(16)],
+            },
+            12_288,
+            10 * 2048 * 2 * 2,
+        ),
+    ],
+    ids=["santacoder", "ring-linear", "ouro", "phi-4-mini", "grok-2", "lfm2"],
+)  # fmt: skip
+def test_configs_from_the_wild(kvcalc, config, content, token_bytes, fixed_bytes):
+    path = config(content | {"torch_dtype": "bfloat16"})
+    cache = kvcalc("size", str(path), "--ctx", "1K", "--format", "json").json["kv_cache"]
+    assert (cache["bytes_per_token"], cache["fixed_bytes_per_sequence"]) == (token_bytes, fixed_bytes)
+
+
+@pytest.mark.parametrize("name", ["expand_k", "attention_projection_size", "expand_ratio"])
+def test_what_shapes_a_state_or_a_head_is_never_passed_over(kvcalc, config, name):
+    answer = kvcalc("size", str(config(QWEN | {name: 2})))
+    assert answer.code == 2 and name in answer.err
