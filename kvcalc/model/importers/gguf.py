@@ -9,6 +9,7 @@ import mmap
 import os
 import re
 import struct
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,9 @@ def read_header(path: Path) -> GgufHeader:
     """The header of the model that `path` is, or is a part of; SpecError for what is no whole GGUF."""
     header = _read_part(path)
     parts = header.metadata.get("split.count", 1)
-    return _join(path, header) if isinstance(parts, int) and parts > 1 else header
+    if type(parts) is not int or parts < 0:
+        raise SpecError(f"{shorten(str(path), 200)}: split.count is {shorten(str(parts))}, no count", _DAMAGED)
+    return _join(path, header) if parts > 1 else header
 
 
 def _read_part(path: Path) -> GgufHeader:
@@ -97,6 +100,9 @@ def _join(path: Path, part: GgufHeader) -> GgufHeader:
         if one.metadata.get("split.no") != number or one.metadata.get("split.count") != len(names):
             raise SpecError(f"{shorten(name, 200)} says that it is another part", "keep the names that the parts had")
     tensors = tuple(tensor for one in parts for tensor in one.tensors)
+    twice = next((name for name, times in Counter(one.name for one in tensors).items() if times > 1), None)
+    if twice is not None:
+        raise SpecError(f"{shorten(str(path), 200)}: two parts hold tensor {shorten(twice)!r}", _DAMAGED)
     stated = parts[0].metadata.get("split.tensors.count", len(tensors))
     if stated != len(tensors):
         raise SpecError(

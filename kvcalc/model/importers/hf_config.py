@@ -168,7 +168,9 @@ def _assumptions(fields: Fields, where: str, assume: bool) -> list[str]:
     if unread and not assume:
         named = shorten(", ".join(unread), 200)
         message = f"{where}: what does {named} mean for the cache?"
-        raise SpecError(message, "--assume takes it to mean nothing; or write a spec: kvcalc models import")
+        raise SpecError(
+            message, "--assume takes it to mean nothing; kvcalc models import --assume writes a spec to correct"
+        )
     lines = [f"{shorten(name)} is taken to mean nothing for the cache" for name in unread]
     if model_type in known_types().defaults or towers.is_known(model_type):
         return lines
