@@ -51,8 +51,8 @@ class ComponentDocument(TypedDict):
     read_bytes_per_step: int
 
 
-class KvCacheDocument(TypedDict):
-    """The need of the whole batch; `bytes_per_token` is the growth with every window full."""
+class NeedDocument(TypedDict):
+    """Sums over all components; `bytes_per_token` is the growth with every window full."""
 
     bytes_per_token: int | float
     fixed_bytes_per_sequence: int
@@ -60,6 +60,11 @@ class KvCacheDocument(TypedDict):
     total_bytes: int
     bytes_per_rank: int
     all_ranks_bytes: int
+
+
+class KvCacheDocument(NeedDocument):
+    """The need of the whole batch; `bytes_per_token` is the growth with every window full."""
+
     replication: int | float
     read_bytes_per_step: int
     basis: Basis
@@ -142,19 +147,13 @@ class SourceDocument(TypedDict):
     source: str
 
 
-class ExplainDocument(TypedDict):
+class ExplainDocument(NeedDocument):
     """kvcalc explain --format json."""
 
     schema: str
     model: ModelDocument
     request: RequestDocument
     terms: list[TermDocument]
-    bytes_per_token: int | float
-    fixed_bytes_per_sequence: int
-    bytes_per_sequence: int
-    total_bytes: int
-    bytes_per_rank: int
-    all_ranks_bytes: int
     stored_and_read: list[StoredAndReadDocument]
     projections: ProjectionsDocument
     sources: list[SourceDocument]

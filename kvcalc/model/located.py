@@ -4,6 +4,7 @@ Read from parser events, not through a loader: no recursion to exhaust, no tags 
 shared objects whose expanded size is counted before anything could be copied.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import yaml
 
 from kvcalc.errors import SpecError, shorten
+from kvcalc.model.files import read_bounded
 
 MOST_BYTES = 2**20
 MOST_NODES = 200_000
@@ -93,17 +95,10 @@ def _mapping(document: Any, path: Path) -> LocatedDict:
 
 def read_text(path: Path) -> str:
     """The text of a spec file; SpecError for what is no file, too large, or binary."""
-    try:
-        if path.is_dir():
-            raise SpecError(f"{path} is a directory", "name a .yaml file in it")
-        if path.exists() and not path.is_file():
-            raise SpecError(f"{path} is no regular file", "write the spec to a file")
-        with path.open("rb") as stream:
-            raw = stream.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise SpecError(f"{shorten(str(path))}: {error.strerror}", "check the path") from error
-    if len(raw) > MOST_BYTES:
-        raise SpecError(f"{path}: more than {MOST_BYTES:,} bytes is no spec", "repeats are written as repeat: N")
+    # os.path answers False for a name that no file system takes; Path.is_dir raises.
+    if os.path.isdir(path):  # noqa: PTH112
+        raise SpecError(f"{path} is a directory", "name a .yaml file in it")
+    raw = read_bounded(path, MOST_BYTES, "spec", "write the spec to a file", "repeats are written as repeat: N")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -6,7 +6,7 @@ from kvcalc.documents import ExplainDocument, ProjectionsDocument, Scope
 from kvcalc.report import Column, Report, Table, Value
 from kvcalc.sizing.need import CacheSize
 from kvcalc.sizing.notes import notes_on
-from kvcalc.sizing.report import rank_lines, request_document
+from kvcalc.sizing.report import need_document, rank_lines, request_document
 from kvcalc.sizing.rows import Row
 from kvcalc.units import exact_bytes, memory, plain, plain_number
 
@@ -164,12 +164,7 @@ def _document(size: CacheSize) -> ExplainDocument:
             {"name": row.name, "scope": scope, "formula": formula, "bytes": value, "layers": row.layers}
             for row, scope, formula, value in _terms(size)
         ],
-        "bytes_per_token": plain_number(size.bytes_per_token),
-        "fixed_bytes_per_sequence": size.fixed_bytes_per_sequence,
-        "bytes_per_sequence": size.bytes_per_sequence,
-        "total_bytes": size.total_bytes,
-        "bytes_per_rank": size.bytes_per_rank,
-        "all_ranks_bytes": size.all_ranks_bytes,
+        **need_document(size),
         "stored_and_read": [
             {
                 "name": row.name,

@@ -10,7 +10,7 @@ from kvcalc.sizing.rows import Row
 from kvcalc.units import count_of, exact_bytes, memory, plain_number
 
 if TYPE_CHECKING:
-    from kvcalc.documents import ComponentDocument, EngineDocument, RequestDocument, SizeDocument
+    from kvcalc.documents import ComponentDocument, EngineDocument, NeedDocument, RequestDocument, SizeDocument
 
 SCHEMA = "kvcalc.size/1"
 
@@ -36,12 +36,7 @@ def size_document(size: CacheSize, engine: "EngineDocument | None" = None) -> "S
         "model": {"name": size.spec.name, "source": size.spec.source},
         "request": request_document(size, engine),
         "kv_cache": {
-            "bytes_per_token": plain_number(size.bytes_per_token),
-            "fixed_bytes_per_sequence": size.fixed_bytes_per_sequence,
-            "bytes_per_sequence": size.bytes_per_sequence,
-            "total_bytes": size.total_bytes,
-            "bytes_per_rank": size.bytes_per_rank,
-            "all_ranks_bytes": size.all_ranks_bytes,
+            **need_document(size),
             "replication": plain_number(size.replication),
             "read_bytes_per_step": size.read_bytes_per_step,
             "basis": basis(size, "cache"),
@@ -57,6 +52,18 @@ def size_document(size: CacheSize, engine: "EngineDocument | None" = None) -> "S
         },
         "engine": engine,
         "notes": [note.text for note in notes],
+    }
+
+
+def need_document(size: CacheSize) -> "NeedDocument":
+    """The sums that every answer about one workload gives, in bytes."""
+    return {
+        "bytes_per_token": plain_number(size.bytes_per_token),
+        "fixed_bytes_per_sequence": size.fixed_bytes_per_sequence,
+        "bytes_per_sequence": size.bytes_per_sequence,
+        "total_bytes": size.total_bytes,
+        "bytes_per_rank": size.bytes_per_rank,
+        "all_ranks_bytes": size.all_ranks_bytes,
     }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from kvcalc.model.importers import families_hybrid as hybrid
 from kvcalc.model.importers.attention import HIDDEN, kv_heads
 from kvcalc.model.importers.families_common import MOST_LAYERS, Derived, Rule, harmless, layers_of, words_of
+from kvcalc.model.importers.feed_forward import experts
 from kvcalc.model.importers.fields import Fields
 from kvcalc.model.importers.layer_words import FULL, HEAVILY_COMPRESSED, INDEXED, SLIDING, SPARSE_COMPRESSED, TWICE
 
@@ -74,6 +75,7 @@ def _mimo_v2_flash(fields: Fields) -> Derived:
     fields.means_nothing("attention_chunk_size")
     width, counted = fields.count("sliding_window_size"), fields.count("sliding_window")
     more: Derived = {
+        "~draft_layer_type": SLIDING,
         "sliding_window": width or (counted - 1 if counted and counted > 1 else counted),
         "swa_num_key_value_heads": fields.count("swa_num_key_value_heads") or 2 * kv_heads(fields),
     }
@@ -157,6 +159,12 @@ def _gemma4(fields: Fields) -> Derived:
     return {} if stated else {"global_head_dim": 512}
 
 
+def _granite_moe(fields: Fields) -> Derived:
+    """Without experts a layer has the network they would share; an all-attention stack states Mamba's shape too."""
+    fields.means_nothing(*hybrid.MAMBA_SHAPE)
+    return {} if experts(fields) else {"intermediate_size": fields.count("shared_intermediate_size")}
+
+
 def _ouro(fields: Fields) -> Derived:
     """The whole stack runs several times, with a cache slot for each pass and layer (its UniversalTransformerCache)."""
     return {"loop_num_passes": fields.count("total_ut_steps"), "loop_layer_index_end": layers_of(fields)}
@@ -208,8 +216,8 @@ FAMILIES: dict[str, Rule] = {
     "gemma4_text": _gemma4,
     "gemma4_unified_text": _gemma4,
     "gpt_neo": harmless("attention_types", "attention_layers", "window_size"),  # engines keep local layers in full
-    # A stack may be all attention, and states what its Mamba layers would be.
-    "granitemoehybrid": harmless(*hybrid.MAMBA_SHAPE),
+    "granitemoehybrid": _granite_moe,
+    "granitemoeshared": _granite_moe,
     "hrm_text": hybrid.hrm_text,
     "hy_v4": _hy_v4,
     "hy_v4_vl_text": _hy_v4,

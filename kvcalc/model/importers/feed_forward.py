@@ -18,8 +18,6 @@ ACTIVE = (
 WIDTH = ("intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim", "d_ff", "dim_ff", "feed_forward_size", "dff")
 EXPERT_WIDTH = ("moe_intermediate_size", "expert_intermediate_size", "moe_ffn_hidden_size", "expert_ffn_hidden_size")
 _SPARSE_WORDS = {"sparse", "moe", "hash_moe", "E"}
-# Without experts the network that they would share is what a layer has.
-_SHARED_ALONE = {"granitemoehybrid", "granitemoeshared"}
 SHARED = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert")
 SHARED_WIDTH = (
     "shared_expert_intermediate_size",
@@ -88,8 +86,6 @@ def dense(fields: Fields) -> Component | None:
     hidden = fields.need(*HIDDEN)
     decoder = ("decoder_ffn_dim",) if fields.flag("is_encoder_decoder") else ()
     width = _first(fields, "intermediate_size_mlp", "dense_intermediate_size", *decoder, *WIDTH)
-    if fields.raw("model_type") in _SHARED_ALONE:
-        width = fields.count("shared_intermediate_size") or width
     if width is None:
         width = 4 * hidden
     return None if width == 0 else {"kind": "dense", "intermediate_size": width}

@@ -49,7 +49,7 @@ class Fields:
 
     def completed(self, more: Mapping[str, Any]) -> "Fields":
         """The same fields with what the model type's code makes of them; a reader sees no difference."""
-        self.data = {**self.data, **more}
+        self.data, self.layers_own = {**self.data, **more}, None
         return self
 
     def at(self, layer: int) -> "Fields":

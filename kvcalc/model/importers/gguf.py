@@ -165,15 +165,18 @@ class _Reader:
         return self._error(f"it begins with {magic!r}, not with GGUF", "name a .gguf model")
 
     def _pairs(self, count: int) -> Iterator[tuple[str, Value]]:
-        seen = set()
+        seen = set[str]()
         for _ in range(count):
             key = self._name("a key")
-            if key in seen:
-                raise self._error(f"the key {shorten(key)} stands twice", _DAMAGED)
-            seen.add(key)
+            self._refuse_again(seen, key, "key")
             value = self._value(self._scalar("I"), key)
             if value is not None:
                 yield key, value
+
+    def _refuse_again(self, seen: set[str], name: str, what: str) -> None:
+        if name in seen:
+            raise self._error(f"the {what} {shorten(name)} stands twice", _DAMAGED)
+        seen.add(name)
 
     def _value(self, kind: int, key: str) -> Value | None:
         """The value of a key; None for one that is walked past."""
@@ -220,12 +223,10 @@ class _Reader:
         self._skip(0)
 
     def _tensors(self, count: int) -> Iterator[TensorInfo]:
-        seen = set()
+        seen = set[str]()
         for _ in range(count):
             name = self._name("a tensor's name")
-            if name in seen:
-                raise self._error(f"the tensor {shorten(name)} stands twice", _DAMAGED)
-            seen.add(name)
+            self._refuse_again(seen, name, "tensor")
             dimensions = self._scalar("I")
             if dimensions > MOST_DIMENSIONS:
                 raise self._error(f"the tensor {shorten(name)} has {dimensions} dimensions", _DAMAGED)

@@ -30,8 +30,10 @@ def _prompt(fields: Fields) -> list[Component]:
 
 def draft_word(fields: Fields, words: Sequence[str]) -> str:
     """The kind of a draft layer that the config does not describe: that of the last full layer."""
-    if compressed.is_compressed(fields) or fields.raw("model_type") == "mimo_v2_flash":
+    if compressed.is_compressed(fields):
         return word.SLIDING
+    if (stated := fields.word("~draft_layer_type")) is not None:
+        return stated
     full = [kind for kind in words if kind in (word.FULL, word.INDEXED, word.TWICE)]
     return full[-1] if full else words[-1]
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import msgspec
 
 from kvcalc.errors import SpecError, shorten
+from kvcalc.model.importers.unpacked import unpacked_parameters
 from kvcalc.model.spec import Checkpoint
 
 MOST_BYTES = 100_000_000  # of a header or an index: the library's own limit, safetensors/src/tensor.rs
@@ -77,27 +78,35 @@ def _model_files(folder: Path) -> Iterator[Path]:
     return (one for one in folder.iterdir() if one.suffix == ".safetensors" and not one.name.startswith("adapter_"))
 
 
-def read_checkpoint(folder_or_file: Path) -> Checkpoint:
-    """Bytes and formats of the weights in a folder, a file or an index; without all shards, the index's bytes only."""
-    files = find_files(folder_or_file)
+def read_checkpoint(folder_or_file: Path, config: Mapping[str, Any] | None = None) -> Checkpoint:
+    """Bytes, formats and parameters of the weights in a folder, a file or an index; without all shards, bytes only.
+
+    `config` says how tensors are packed, which the number of parameters rests on.
+    """
+    files = _find_files(folder_or_file)
     if files.missing:
         return _from_total_size(files)
+    tensors = _read_tensors(files)
     sizes = Counter[str]()
-    for tensor in read_tensors(files).values():
+    for tensor in tensors.values():
         sizes[tensor.format] += tensor.bytes
-    formats = tuple(name for name, size in sizes.most_common() if size)
-    return Checkpoint(bytes=sizes.total(), formats=formats, source=f"safetensors headers of {files.where}")
+    return Checkpoint(
+        bytes=sizes.total(),
+        formats=tuple(name for name, size in sizes.most_common() if size),
+        source=f"safetensors headers of {files.where}",
+        parameters=unpacked_parameters(tensors, config or {}),
+    )
 
 
 def tensor_summary(path: Path) -> dict[str, int]:
     """Values as stored for each format, most first; SpecError where a shard is missing."""
     counts = Counter[str]()
-    for tensor in read_tensors(find_files(path)).values():
+    for tensor in _read_tensors(_find_files(path)).values():
         counts[tensor.format] += tensor.elements
     return dict(counts.most_common())
 
 
-def find_files(path: Path) -> _Files:
+def _find_files(path: Path) -> _Files:
     """The index decides where there is one; else `model*` goes before other names, which are often copies."""
     try:
         if not path.is_dir():
@@ -143,7 +152,7 @@ def _from_total_size(files: _Files) -> Checkpoint:
     return Checkpoint(bytes=int(total), formats=(), source=f"total_size in {files.where} (dtypes unknown: {lacking})")
 
 
-def read_tensors(files: _Files) -> dict[str, Tensor]:
+def _read_tensors(files: _Files) -> dict[str, Tensor]:
     """Every tensor of a checkpoint by its name."""
     if files.missing:
         raise SpecError(f"{files.missing[0]} is missing", _SHARDS)

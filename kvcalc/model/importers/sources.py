@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from kvcalc.errors import SpecError, printable, shorten
+from kvcalc.model.files import read_bounded
 from kvcalc.model.spec import Checkpoint
 
 MOST_CONFIG_BYTES = 4 * 2**20
@@ -82,11 +83,7 @@ def _checkpoint_beside(config: Path, stated: Mapping[str, Any]) -> Checkpoint | 
         return None
     from kvcalc.model.importers.safetensors import holds_weights, read_checkpoint
 
-    if not holds_weights(folder):
-        return None
-    from kvcalc.model.importers.unpacked import logical_parameters
-
-    return msgspec.structs.replace(read_checkpoint(folder), parameters=logical_parameters(folder, stated))
+    return read_checkpoint(folder, stated) if holds_weights(folder) else None
 
 
 def _from_gguf(path: Path) -> Imported:
@@ -99,16 +96,8 @@ def _from_gguf(path: Path) -> Imported:
 
 def read_json(path: Path) -> Mapping[str, Any]:
     """The mapping in a JSON file; SpecError for what is no file, too large, or no mapping."""
-    try:
-        if path.exists() and not path.is_file():
-            raise SpecError(f"{path} is no regular file", "name a config.json")
-        with path.open("rb") as stream:
-            raw = stream.read(MOST_CONFIG_BYTES + 1)
-    except OSError as error:
-        raise SpecError(f"{shorten(str(path), 200)}: {error.strerror}", "check the path") from error
-    if len(raw) > MOST_CONFIG_BYTES:
-        raise SpecError(f"{path}: more than {MOST_CONFIG_BYTES:,} bytes is no config", "name a model's config.json")
-    return _parsed(raw, path)
+    hint = "name a model's config.json"
+    return _parsed(read_bounded(path, MOST_CONFIG_BYTES, "config", "name a config.json", hint), path)
 
 
 def _is_text(value: Any) -> bool:

@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kvcalc.model.importers.safetensors import Tensor, find_files, read_tensors
+if TYPE_CHECKING:
+    from kvcalc.model.importers.safetensors import Tensor
 
 # How quantised checkpoints name tensors: transformers 5.24 quantizers/, vllm 0.33 quantization/, modelopt's export.
 _METHODS = {"fp8", "fbgemm_fp8", "awq", "gptq", "auto-round", "mxfp4", "modelopt", "bitsandbytes", "compressed-tensors"}
@@ -18,13 +18,11 @@ _BUFFER = re.compile(r"(rotary_emb\.inv_freq|masked_bias)$")
 _PLAIN = {"F64", "F32", "F16", "BF16"}
 
 
-def logical_parameters(path: Path, config: Mapping[str, Any] | None) -> int | None:
-    """Parameters before `config` packed them, without scales and buffers; None if a shard or the packing is unknown."""
-    files = find_files(path)
-    method, narrow = _packing(config or {})
-    if files.missing or (method and method not in _METHODS):
+def unpacked_parameters(tensors: Mapping[str, "Tensor"], config: Mapping[str, Any]) -> int | None:
+    """Parameters before `config` packed them, without scales and buffers; None where the packing is unknown."""
+    method, narrow = _packing(config)
+    if method and method not in _METHODS:
         return None
-    tensors = read_tensors(files)
     counts = [_values(name, tensors, narrow) for name in tensors]
     return None if None in counts else sum(count or 0 for count in counts)
 
@@ -52,7 +50,7 @@ def _integer_bits(quantisation: Mapping[str, Any]) -> int | None:
     return widths.pop() if len(widths) == 1 else None
 
 
-def _values(name: str, tensors: Mapping[str, Tensor], narrow: Mapping[str, int | None]) -> int | None:
+def _values(name: str, tensors: Mapping[str, "Tensor"], narrow: Mapping[str, int | None]) -> int | None:
     """Parameters in one tensor; None where it is packed in a way that nothing declares."""
     tensor = tensors[name]
     mask = name.endswith(".bias") and len(tensor.shape) == 4 and tensor.shape[:2] == (1, 1)  # GPT-2's causal mask
@@ -68,7 +66,7 @@ def _values(name: str, tensors: Mapping[str, Tensor], narrow: Mapping[str, int |
     return packed if _WEIGHT.search(name) else 0
 
 
-def _scales_weight(name: str, tensors: Mapping[str, Tensor]) -> bool:
+def _scales_weight(name: str, tensors: Mapping[str, "Tensor"]) -> bool:
     """Whether `x.scale` stands beside an `x.weight` that is quantised, as in DeepSeek-V4."""
     weight = tensors.get(f"{name.removesuffix('scale')}weight")
     return name.endswith(".scale") and weight is not None and weight.dtype not in _PLAIN

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from kvcalc.errors import SpecError
 from kvcalc.model.importers.safetensors import read_checkpoint, read_header, tensor_summary
-from kvcalc.model.importers.unpacked import logical_parameters
 
 BITS = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "BOOL": 8, "I8": 8, "U8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8}
 BITS |= {"I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32, "C64": 64, "F64": 64, "I64": 64}
@@ -51,6 +50,10 @@ def save(path, tensors, metadata=None):
 def save_index(folder, weight_map, total_size=None):
     metadata = {} if total_size is None else {"metadata": {"total_size": total_size}}
     (folder / INDEX).write_text(json.dumps({**metadata, "weight_map": weight_map}))
+
+
+def logical_parameters(path, config):
+    return read_checkpoint(path, config).parameters
 
 
 def complaint(path, reader=read_checkpoint):
