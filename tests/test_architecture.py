@@ -21,7 +21,8 @@ ORDER = [
     {"model"},
     {"report"},
     {"sizing"},
-    {"engines"},
+    {"engines", "reference"},
+    {"profiler"},
     {"render", "api"},
     {"cli"},
 ]

@@ -31,6 +31,10 @@ class Format(msgspec.Struct, frozen=True):
         """The arithmetic behind `entry_bytes`, with numbers put in."""
         return self.layout.formula(parts)
 
+    def name_for(self, part: str) -> str:
+        """The name of the format that `part` is in."""
+        return self.name
+
     def value_bytes(self) -> str:
         """Bytes of one value as printed: `2 B`, `9/16 B`; empty for a layout of whole entries."""
         return self.layout.value_bytes()
@@ -50,6 +54,10 @@ class SplitFormat:
     def entry_bytes(self, parts: Sequence[Part], component: str) -> int:
         """Bytes of one cache entry: each part in its own format."""
         return sum(self.by_part[part.name].entry_bytes([part], component) for part in parts)
+
+    def name_for(self, part: str) -> str:
+        """The name of the format that `part` is in."""
+        return self.by_part[part].name
 
     def formula(self, parts: Sequence[Part]) -> str:
         """The arithmetic behind `entry_bytes`, part by part."""

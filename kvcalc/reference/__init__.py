@@ -1,0 +1,1 @@
+"""It runs: decoder layers built from a ModelSpec, in torch, each cache kind with a real, preallocated cache."""
