@@ -6,11 +6,26 @@ for people. Renderers know units, never verbs.
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from itertools import compress
 from typing import Any, Literal
 
 import msgspec
 
-Unit = Literal["bytes", "exact bytes", "tokens", "count", "parameters", "ratio", "text"]
+Unit = Literal[
+    "bytes",
+    "exact bytes",
+    "tokens",
+    "count",
+    "parameters",
+    "ratio",
+    "fraction",
+    "number",
+    "seconds",
+    "rate",
+    "flops",
+    "text",
+]
+"""`rate` is bytes a second and `flops` FLOP a second."""
 Value = int | float | str | Fraction | None
 
 
@@ -29,6 +44,18 @@ class Table(msgspec.Struct, frozen=True):
     rows: Sequence[Sequence[Value]]
     title: str = ""
 
+    def without(self, *keys: str) -> "Table":
+        """The table without the columns of these keys."""
+        return self._kept([column.key not in keys for column in self.columns])
+
+    def filled(self) -> "Table":
+        """The table without the columns that have no value in any row."""
+        return self._kept([any(row[place] is not None for row in self.rows) for place in range(len(self.columns))])
+
+    def _kept(self, choice: Sequence[bool]) -> "Table":
+        rows = [tuple(compress(row, choice)) for row in self.rows]
+        return Table(tuple(compress(self.columns, choice)), rows, self.title)
+
 
 class Bar(msgspec.Struct, frozen=True):
     """One line of a breakdown: bytes, their share of the largest, and why they are there."""
@@ -41,7 +68,10 @@ class Bar(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What one verb answers: `document` for JSON; title, bars, lines and tables for people; `tables[0]` for CSV."""
+    """What one verb answers: `document` for JSON; title, bars, lines and tables for people; `tables[0]` for CSV.
+
+    `exit_code` is 1 where the answer is no.
+    """
 
     document: Mapping[str, Any]
     title: tuple[str, ...]
@@ -50,6 +80,7 @@ class Report(msgspec.Struct, frozen=True):
     lines: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     shown_tables: tuple[Table, ...] | None = None
+    exit_code: int = 0
 
     @property
     def for_people(self) -> tuple[Table, ...]:

@@ -1,11 +1,12 @@
-"""Tokens, bytes and counts: how they are read and how they are printed.
+"""Tokens, bytes, counts, seconds and rates: how they are read and how they are printed.
 
 The only place that knows what 1,024 stands for. Memory prints in binary units (GiB), as engines
 print it; machine formats carry plain integers.
 """
 
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 
 from kvcalc.errors import KvcalcError, shorten
@@ -142,3 +143,58 @@ def count_of(value: float | Fraction) -> str:
             scaled = float(value) / scale
             return f"{scaled:.{max(0, 2 - (scaled >= 10) - (scaled >= 100))}f} {name}"
     return plain(value)
+
+
+Scales = tuple[tuple[float, str], ...]
+SECONDS: Scales = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
+BYTE_RATES: Scales = ((1e9, "GB/s"),)
+FLOP_RATES: Scales = ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"))
+NUMBERS: Scales = ((1.0, ""),)
+"""Units that count in tens, the largest first."""
+
+
+def decimal_writer(values: Sequence[float | Fraction], scales: Scales) -> Callable[[float | Fraction], str]:
+    """What prints the numbers of one column: in one unit, with one number of decimals, down to 4 digits of the least.
+
+    >>> write = decimal_writer([0.01231, 0.1502], SECONDS)
+    >>> write(0.01231), write(0.1502)
+    ('12.31 ms', '150.20 ms')
+    """
+    sizes = [abs(float(value)) for value in values if value] or [scales[0][0]]
+    fitting = (one for one in scales if max(sizes) >= one[0] and min(sizes) >= one[0] / 10)
+    scale, name = next(fitting, scales[-1])
+    digits = max(0, min(_MOST_DECIMALS, 3 - math.floor(math.log10(min(sizes) / scale))))
+
+    def write(value: float | Fraction) -> str:
+        scaled = float(value) / scale
+        too_small = value and abs(scaled) < _LEAST_IN_DIGITS * 10
+        return (f"{scaled:.3g} {name}" if too_small else f"{scaled:,.{digits}f} {name}").rstrip()
+
+    return write
+
+
+_MOST_DECIMALS = 3
+
+
+def decimal(value: float | Fraction, scales: Scales) -> str:
+    """One number in the unit that suits it.
+
+    >>> decimal(0.0000412, SECONDS), decimal(18.2e9, BYTE_RATES), decimal(2.1e11, FLOP_RATES)
+    ('41.20 us', '18.20 GB/s', '210.0 GFLOP/s')
+    """
+    return decimal_writer([value], scales)(value)
+
+
+def parse_percent(text: str, flag: str) -> float:
+    """Read a share: `5%` is 0.05. The sign is needed, since `0.05` would read both ways."""
+    match = _PERCENT.fullmatch(text.strip()) if len(text) <= _LONGEST_COUNT else None
+    if not match:
+        raise KvcalcError(f"{flag} {shorten(text)!r} is not a percentage", "write it with its sign: 5% or 2.5%")
+    share = float(match[1]) / 100
+    if share > _MOST_SHARE:
+        raise KvcalcError(f"{flag} {text!r} is more than {_MOST_SHARE:.0%}", "write 5% or 2.5%")
+    return share
+
+
+_PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?%")
+_MOST_SHARE = 10

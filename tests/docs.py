@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 from coverage_table import coverage_table
+from gpu_table import GPU_TABLES
 
 from kvcalc.cache.formats import all_formats
 from kvcalc.cache.kinds import KINDS
@@ -111,7 +112,7 @@ def _kinds() -> str:
 
 
 COMMON = {"id", "parameters", "extra_parameters", "weights"}
-TABLES = {"formats": _formats, "kinds": _kinds, "coverage": coverage_table}
+TABLES = {"formats": _formats, "kinds": _kinds, "coverage": coverage_table, **GPU_TABLES}
 
 
 def write() -> None:

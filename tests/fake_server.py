@@ -19,7 +19,7 @@ HELD_SECONDS = 8
 
 @dataclass
 class Fake:
-    """What the fake server does; `bodies` are the requests for completions that it was sent."""
+    """What the fake server does; `bodies` are the streams asked of it, `headers` those of every POST."""
 
     ttft_seconds: float = 0.0
     gap_seconds: float = 0.0
@@ -31,7 +31,7 @@ class Fake:
     stream: "Callable[[Handler, dict], None] | None" = None
     answers: "dict[str, Callable[[Handler], None]]" = field(default_factory=dict)
     bodies: list[dict] = field(default_factory=list)
-    keys: list[str | None] = field(default_factory=list)
+    headers: list[dict] = field(default_factory=list)
     streams_under_way: int = 0
     most_streams: int = 0
     over: threading.Event = field(default_factory=threading.Event)
@@ -40,6 +40,7 @@ class Fake:
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     fake: Fake
 
     def log_message(self, *_):
@@ -57,7 +58,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        self.fake.keys.append(self.headers["authorization"])
+        self.fake.headers.append({name.lower(): value for name, value in self.headers.items()})
         if self.path in self.fake.answers:
             self.fake.answers[self.path](self)
         elif self.path != "/v1/completions":

@@ -17,7 +17,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 ORDER = [
     {"errors"},
     {"units", "documents"},
-    {"cache"},
+    {"cache", "hardware"},
     {"model"},
     {"report"},
     {"sizing"},

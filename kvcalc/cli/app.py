@@ -45,6 +45,7 @@ _VERBS = {
     "size": ("kvcalc.cli.size", "size"),
     "explain": ("kvcalc.cli.size", "explain"),
     "compare": ("kvcalc.cli.compare", "compare"),
+    "profile": ("kvcalc.cli.profile", "profile"),
     "models": ("kvcalc.cli.models", "app"),
 }
 _COMPLETION = "_KVCALC_COMPLETE"

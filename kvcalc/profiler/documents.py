@@ -4,9 +4,15 @@ Seconds of a series are medians with the tenth and ninetieth percentile beside t
 so that two runs can be held against each other later. `digest` is the SHA-256 of the document without it.
 """
 
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
+
+import msgspec
 
 from kvcalc.documents import ModelDocument
+
+Measured = Annotated[float, msgspec.Meta(gt=0)]
+"""Seconds or a rate that something else is divided by."""
+Several = msgspec.Meta(min_length=1)
 
 
 class EnvironmentDocument(TypedDict):
@@ -31,9 +37,9 @@ class EnvironmentDocument(TypedDict):
 class MachineDocument(TypedDict):
     """What the device does at best, measured before anything else; specified figures carry their source."""
 
-    read_bytes_per_second: float
-    copy_bytes_per_second: float
-    gemm_flops_per_second: float
+    read_bytes_per_second: Measured
+    copy_bytes_per_second: Measured
+    gemm_flops_per_second: Measured
     gemm_dtype: str
     specified_bytes_per_second: float | None
     specified_flops_per_second: float | None
@@ -44,8 +50,8 @@ class RequestedDocument(TypedDict):
     """What was asked, as it was understood."""
 
     backend: Literal["reference", "transformers", "openai"]
-    contexts: list[int]
-    batches: list[int]
+    contexts: Annotated[list[int], Several]
+    batches: Annotated[list[int], Several]
     dtype: str
     kv_dtype: str
     layers: int
@@ -92,10 +98,10 @@ class AllocatorDocument(TypedDict):
 class SeriesDocument(TypedDict):
     """Repeated timings of one thing, in seconds."""
 
-    median_seconds: float
-    p10_seconds: float
-    p90_seconds: float
-    samples_seconds: list[float]
+    median_seconds: Measured
+    p10_seconds: Measured
+    p90_seconds: Measured
+    samples_seconds: Annotated[list[Measured], Several]
 
 
 class PrefillDocument(SeriesDocument):
@@ -161,6 +167,8 @@ class PointDocument(TypedDict):
     allocator: AllocatorDocument | None
     weight_bytes: int
     peak_bytes: int | None
+    reserved_bytes: NotRequired[int | None]
+    device_used_bytes: NotRequired[int | None]
     prefill: PrefillDocument | None
     decode: DecodeDocument | None
     ops: list[OpDocument]
@@ -221,14 +229,27 @@ class PairDocument(TypedDict):
     verdict: Literal["better", "worse", "same", "undecided"]
 
 
+class HeldPairDocument(TypedDict):
+    """Bytes that one component or one own rule holds in two runs at the same context and batch."""
+
+    context_tokens: int
+    batch: int
+    name: str
+    first_bytes: int
+    second_bytes: int
+    verdict: Literal["better", "worse", "same"]
+
+
 class RunsDocument(TypedDict):
     """kvcalc compare a.json b.json --format json: the second run held against the first."""
 
     schema: str
     first: str
     second: str
+    threshold: float
     differences: list[str]
     pairs: list[PairDocument]
+    memory: list[HeldPairDocument]
     verdict: Literal["better", "worse", "same", "undecided"]
     notes: list[str]
 

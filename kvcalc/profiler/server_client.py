@@ -107,7 +107,7 @@ def _errors(exchange: Exchange) -> Iterator[None]:
         raise exchange.too_late() from None
     except httpx.ConnectError as failure:
         exchange.check()
-        hint = "start the server, or give its address: --url http://127.0.0.1:8000/v1"
+        hint = _CERTIFICATE_HINT if "CERTIFICATE" in str(failure) else _DOWN_HINT
         raise KvcalcError(f"nothing answers at {exchange.url}: {_reason(failure)}", hint) from None
     except httpx.HTTPError as failure:
         exchange.check()
@@ -196,6 +196,8 @@ def in_thread(work: Callable[[], _Made]) -> "Future[_Made]":
     return future
 
 
+_DOWN_HINT = "start the server, or give its address: --url http://127.0.0.1:8000/v1"
+_CERTIFICATE_HINT = "name the file of its authority's certificate in SSL_CERT_FILE"
 _KEY_HINT = "give the server's key with --api-key, or in KVCALC_API_KEY"
 _HINTS = {
     400: "the server may serve a shorter context than --ctx asks for",

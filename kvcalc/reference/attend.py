@@ -127,7 +127,7 @@ def _spread(allowed: "Tensor | None", q: "Tensor", k: "Tensor") -> "Tensor | Non
     if allowed is None:
         return None
     group = q.shape[1] // k.shape[1]
-    return allowed[:, None].expand(-1, group, -1, -1).reshape(allowed.shape[0], 1, -1, allowed.shape[-1])
+    return allowed[:, None].expand(-1, group, -1, -1).flatten(1, 2)[:, None]
 
 
 class _Merge:

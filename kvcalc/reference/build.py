@@ -75,20 +75,23 @@ class Build(msgspec.Struct, frozen=True):
 
     def weight(self, name: str, outputs: int, inputs: int) -> "Tensor":
         """A random matrix (outputs, inputs) that keeps the variance of what passes through it."""
-        import torch
-
-        generator = torch.Generator(device=self.device).manual_seed(self._seed_of(name))
         bound = (3 / inputs) ** 0.5
-        made = torch.empty(outputs, inputs, dtype=self.dtype, device=self.device)
-        return made.uniform_(-bound, bound, generator=generator)
+        return self._uniform(name, (outputs, inputs), (-bound, bound), self.dtype)
 
     def vector(self, name: str, width: int, low: float, high: float) -> "Tensor":
         """A random vector of `width` numbers between `low` and `high`, in fp32 or better."""
+        return self._uniform(name, (width,), (low, high), self.state_math_dtype)
+
+    def _uniform(
+        self, name: str, shape: tuple[int, ...], between: tuple[float, float], dtype: "torch.dtype"
+    ) -> "Tensor":
         import torch
 
-        generator = torch.Generator(device=self.device).manual_seed(self._seed_of(name))
-        wide = self.state_math_dtype
-        return torch.empty(width, dtype=wide, device=self.device).uniform_(low, high, generator=generator)
+        made = torch.empty(shape, dtype=dtype, device=self.device)
+        if made.is_meta:
+            return made
+        seed = zlib.crc32(f"{self.seed}{self.label}/{name}".encode())
+        return made.uniform_(*between, generator=torch.Generator(device=self.device).manual_seed(seed))
 
     @property
     def state_math_dtype(self) -> "torch.dtype":
@@ -96,6 +99,3 @@ class Build(msgspec.Struct, frozen=True):
         import torch
 
         return self.exact or torch.float32
-
-    def _seed_of(self, name: str) -> int:
-        return zlib.crc32(f"{self.seed}{self.label}/{name}".encode())

@@ -58,6 +58,12 @@ class EntryCache:
         """What `append` takes for new tokens `x` (batch, tokens, hidden)."""
         return keeper.turned(x, positions)
 
+    def reset(self) -> None:
+        """Forget every token; what was allocated stays."""
+
+    def rewind(self, tokens: int) -> None:
+        """Let the last `tokens` tokens come again."""
+
     def held(self) -> list[Held]:
         """Every tensor that was allocated for it."""
         return [held for store in self.stores for held in store.held()]
@@ -82,17 +88,34 @@ class Bounded(EntryCache):
             self._forget(past)
         self.next = past + tokens
         if tokens == 1:
-            self._put(values, past, past)
+            self._put_one(values, past)
             return Seen((self._ring(past),), self.rule)
         fresh = Fresh(tuple(s.round_trip(new) for s, new in zip(self.stores, values, strict=True)), past)
         before = self._copies()
         self._put(values, past, past + tokens - 1)
         return Seen((*before, fresh), self.rule)
 
+    def reset(self) -> None:
+        self._forget(0)
+        self.next = 0
+
+    def rewind(self, tokens: int) -> None:
+        self.next -= tokens
+
     def _forget(self, past: int) -> None:
         """Tokens were left out: what is kept no longer joins up with what comes."""
         self.where.fill_(-1)
         self.start = past
+
+    def _put_one(self, values: "Sequence[Tensor]", position: int) -> None:
+        """Write one token without asking the device anything, so that a step can be captured as a graph."""
+        ring, sinks = self.rule.window or 1, self.rule.sinks
+        slot = position if position < sinks else sinks + (position - sinks) % ring
+        if self.rule.chunk is not None:
+            slot = position % self.rule.chunk
+        for store, new in zip(self.stores, values, strict=True):
+            store.write(slice(slot, slot + 1), new)
+        self.where[slot : slot + 1].fill_(position)
 
     def _slots(self, positions: "Tensor") -> "Tensor":
         if self.rule.chunk is not None:
@@ -115,11 +138,12 @@ class Bounded(EntryCache):
     def _ring(self, last: int) -> Ring:
         if self.rule.chunk is not None:
             filled = last % self.rule.chunk + 1
-            return Ring(self.stores, filled, self.where, self.start <= last - filled + 1)
+            return Ring(self.stores, filled, self.where, self.rule if self.start <= last - filled + 1 else None)
         held = last - self.start + 1
         if self.start == 0:
-            return Ring(self.stores, min(held, self.capacity), self.where, True)
-        return Ring(self.stores, self.capacity, self.where, held >= self.capacity and not self.rule.sinks)
+            return Ring(self.stores, min(held, self.capacity), self.where, self.rule)
+        is_full = held >= self.capacity and not self.rule.sinks
+        return Ring(self.stores, self.capacity, self.where, self.rule if is_full else None)
 
     def _copies(self) -> list[Kept]:
         """What the ring holds, copied, since the new tokens overwrite it."""
@@ -145,7 +169,7 @@ class Encoded(EntryCache):
         """The encoder's tokens, projected once."""
         if self.is_filled or step.encoded is None:
             return []
-        return keeper.turned(step.encoded, positions)
+        return keeper.turned(step.encoded[:, : self.plan.tokens], positions)
 
     def append(self, values: "Sequence[Tensor]", past: int) -> Seen:
         """Keep the encoder's entries the first time; later passes read them."""
@@ -153,6 +177,9 @@ class Encoded(EntryCache):
             super().append(values, 0)
             self.is_filled = True
         return Seen((Stored(self.stores, self.plan.tokens),), self.rule)
+
+    def reset(self) -> None:
+        self.is_filled = False
 
 
 class Pooled(EntryCache):

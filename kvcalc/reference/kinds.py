@@ -57,6 +57,11 @@ class Reference:
         return None
 
     @property
+    def encoder_tokens(self) -> int:
+        """Tokens of an encoder that it keeps entries of; 0 where it keeps the context's own."""
+        return 0
+
+    @property
     def narrows_to(self) -> int | None:
         """The window that it sees of another component's entries, where it narrows them."""
         return None
@@ -81,8 +86,15 @@ class CrossReference(KvReference):
     def vectors(self) -> tuple[Vector, ...]:
         return tuple(one._replace(rotated=0) for one in super().vectors())
 
+    @property
+    def encoder_tokens(self) -> int:
+        tokens = self.component.encoder_tokens
+        if tokens is None:
+            raise KvcalcError(f"`{self.component.name}` keeps an encoder's tokens", "add --encoder-tokens N")
+        return int(tokens)
+
     def cache(self, plan: Plan) -> EntryCache:
-        return Encoded(plan._replace(tokens=self.component.encoder_tokens))
+        return Encoded(plan._replace(tokens=self.encoder_tokens, page=None))
 
 
 class LatentReference(Reference):
@@ -122,6 +134,11 @@ class SharedReference(Reference):
 
     def chooser(self, build: Build, source: Reference) -> Chooser | None:
         return source.chooser(build, source)
+
+    @property
+    def encoder_tokens(self) -> int:
+        """Tokens of an encoder that it keeps entries of; 0 where it keeps the context's own."""
+        return 0
 
     @property
     def narrows_to(self) -> int | None:

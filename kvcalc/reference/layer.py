@@ -41,7 +41,7 @@ class Part(NamedTuple):
     chooser: Chooser | None
     mixer: Mixer | None
     most_read: int | None
-    candidates: int | None
+    candidates: tuple[int, ...]
     window: int | None
 
     @property
@@ -97,7 +97,8 @@ class RunningLayer:
         for part in targets:
             seen = step.seen[part.target]
             if part.is_chosen_for:
-                seen = seen._replace(choice=step.choices.get(part.target, step.latest_choice))
+                choice = step.choices.get(part.target, step.latest_choice)
+                seen = seen._replace(choice=None if choice is None else choice.last(normed.shape[1]))
             if part.window is not None:
                 seen = seen._replace(rule=seen.rule._replace(window=min(part.window, seen.rule.window or part.window)))
             seens.append(seen)
@@ -109,22 +110,23 @@ class RunningLayer:
         for part in self.parts:
             if part.chooser is None:
                 continue
-            seen, within = step.seen[part.target], step.candidates.get(part.target)
+            seen, within = step.seen[part.target], step.candidates.get((part.target, part.most_read))
+            within = None if within is None else within.last(normed.shape[1])
             scores = part.chooser.scores(normed, seen, step.positions(normed), within)
             for other in self.parts:
                 if other.is_chosen_for:
                     choice = choose(scores, other.most_read or 0, within)
                     step.choices[other.target] = step.latest_choice = choice
-            if part.candidates is not None:
-                step.candidates[part.place] = choose(scores, part.candidates)
+            for most in part.candidates:
+                step.candidates[part.place, most] = choose(scores, most)
 
 
 def make_part(
-    place: Place, component: Component, target: Place, owner: Component, candidates: int | None, build: Build
+    place: Place, component: Component, target: Place, owner: Component, candidates: tuple[int, ...], build: Build
 ) -> Part:
     """The running part of `component`, which reads `owner` at `target` (itself, where it keeps its own entries).
 
-    `candidates` is the most entries that later layers choose among, where it is an index that they read.
+    `candidates` says, for each later layer that chooses anew, among how many of the best entries of this index.
     """
     reference = reference_of(component)
     source = reference if target == place else reference_of(owner)

@@ -132,7 +132,7 @@ class GmuMixer(StatefulMixer):
             raise KvcalcError("gmu: no layer before it leaves a memory", "put a mamba1 or mamba2 mixer before it")
         if not self.weights:
             self._add_weights(step.memory.shape[-1])
-        return self._output(step.memory * silu(self._project("in", x)))
+        return self._output(step.memory[:, -x.shape[1] :] * silu(self._project("in", x)))
 
     def _add_weights(self, own_width: int) -> None:
         rank, hidden = self.build.rank, self.build.hidden

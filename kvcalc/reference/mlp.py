@@ -45,6 +45,20 @@ class FeedForward:
         for place, network in enumerate([*self.experts, *self.always]):
             self.weights |= {f"{place} {name}": weight for name, weight in network.weights.items()}
 
+    @property
+    def flops_per_token(self) -> int:
+        """Multiply-adds x 2 of one token: the router, its experts, and the networks that all pass."""
+        taken = [*self.experts[: self.active], *self.always]
+        matrices = [weight for network in taken for weight in network.weights.values()]
+        router = [self.weights["router"]] if self.experts else []
+        return sum(2 * weight.numel() for weight in [*matrices, *router])
+
+    def read_bytes(self, tokens: int) -> int:
+        """Bytes of weights that `tokens` tokens are expected to touch, each routed to experts at random."""
+        untouched = (1 - self.active / len(self.experts)) ** tokens if self.experts else 0.0
+        routed = sum(weight.nbytes for expert in self.experts for weight in expert.weights.values())
+        return sum(weight.nbytes for weight in self.weights.values()) - int(routed * untouched)
+
     def __call__(self, x: "Tensor") -> "Tensor":
         """What it adds for `x` (batch, tokens, hidden)."""
         import torch

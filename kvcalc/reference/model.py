@@ -1,10 +1,11 @@
 """A model that runs: every layer of a spec with random weights, and one pass of new tokens through them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from kvcalc.cache.component import Span
 from kvcalc.cache.sharding import WHOLE
 from kvcalc.errors import KvcalcError
 from kvcalc.model.spec import ModelSpec
@@ -61,7 +62,7 @@ class ReferenceModel:
         )
         self.layers = [self._layer(index) for index in range(len(self.spec_layers))]
         self.embedding = self.build.weight("embedding", EMBEDDED_TOKENS, spec.hidden_size)
-        _check_choices(self.layers)
+        _check_choices(self.layers, self._span)
         self.lower = len(self.layers) if spec.prefill_layers is None else spec.prefill_layers
         self.replay = _replay(self.layers[self.lower :])
         _check_upper(self.layers[self.lower + 1 :])
@@ -75,9 +76,12 @@ class ReferenceModel:
             target = owners.get((index, at), (index, at))
             owner = self.spec_layers[target[0]].components[target[1]]
             parts.append(
-                make_part((index, at), component, target, owner, limits.get((index, at)), build.named(str(at)))
+                make_part((index, at), component, target, owner, limits.get((index, at), ()), build.named(str(at)))
             )
         return RunningLayer(index, parts, layer.mlp if self.options.with_mlp else None, build)
+
+    def _span(self, place: Place) -> Span:
+        return self.spec_layers[place[0]].components[place[1]].span
 
     @property
     def parts(self) -> list[Part]:
@@ -94,6 +98,15 @@ class ReferenceModel:
     def weight_bytes(self) -> int:
         """Bytes of all layers' weights on this rank, the stand-in embedding left out."""
         return sum(weight.numel() * weight.element_size() for weight in self.weights())
+
+    def step_weight_bytes(self, batch: int) -> int:
+        """Bytes of weights that a decode step of `batch` sequences reads: experts that nobody takes are left out."""
+        idle = sum(
+            sum(weight.nbytes for weight in layer.mlp.weights.values()) - layer.mlp.read_bytes(batch)
+            for layer in self.layers
+            if layer.mlp is not None
+        )
+        return self.weight_bytes - idle
 
     def embed(self, tokens: "Tensor") -> "Tensor":
         """Hidden states (batch, tokens, hidden) of token ids; ids share the rows of a small table."""
@@ -122,28 +135,36 @@ class ReferenceModel:
         return rms_norm(x)
 
 
-def _candidate_limits(spec: ModelSpec) -> dict[Place, int]:
-    """For each index, the most entries that later layers choose among."""
-    limits: dict[Place, int] = {}
+def _candidate_limits(spec: ModelSpec) -> dict[Place, tuple[int, ...]]:
+    """For each index, among how many of its best entries later layers choose."""
+    limits: dict[Place, tuple[int, ...]] = {}
     for read in spec.reads:
         owner = spec.component(read.owner_layer, read.owner)
         limit = spec.component(read.layer, read.reader).read_limit(owner)
-        if owner.selects and limit is not None:
-            limits[read.owner_layer, read.owner] = limit
+        place = read.owner_layer, read.owner
+        if owner.selects and limit is not None and limit not in limits.get(place, ()):
+            limits[place] = (*limits.get(place, ()), limit)
     return limits
 
 
-def _check_choices(layers: list[RunningLayer]) -> None:
-    """A component of which a part is read needs an index in its layer or an earlier one."""
+def _check_choices(layers: list[RunningLayer], span: Callable[[Place], Span]) -> None:
+    """What is read in part needs an index, here or earlier, that chooses as many of entries for the same tokens."""
+    made: dict[Place, tuple[Span, int | None]] = {}
+    latest: tuple[Span, int | None] | None = None
     for layer in layers:
-        if any(part.chooser is not None for part in layer.parts):
-            return
+        spans = [span(part.target) for part in layer.parts if part.chooser is not None]
         for part in layer.parts:
             if part.is_chosen_for:
-                raise KvcalcError(
-                    f"layer {layer.index}: `{part.name}` reads its best {part.most_read} entries; no index chooses them",
-                    "add an index to its layer or an earlier one",
-                )
+                if spans:
+                    made[part.target] = latest = spans[-1], part.most_read
+                needed = span(part.target)
+                if made.get(part.target, latest) != (needed, part.most_read) or needed.cap is not None:
+                    raise KvcalcError(
+                        f"layer {layer.index}: `{part.name}` reads {part.most_read} entries that no index chooses",
+                        "add an index to its layer or an earlier one, with the same ratio and top_k and no window",
+                    )
+        if any(one.cap is not None for one in spans):
+            raise KvcalcError(f"layer {layer.index}: an index keeps a window only", "remove its window: or chunk:")
 
 
 def _replay(upper: list[RunningLayer]) -> int:

@@ -4,6 +4,7 @@ Kwon et al., arXiv 2309.06180, section 4: blocks are filled in order, a prefix c
 the same blocks, and a shared block is copied before somebody writes into it.
 """
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from kvcalc.errors import KvcalcError
@@ -25,7 +26,9 @@ class PagedStore(Store):
         self.page = room.page or 1
         per_sequence = -(-room.entries // self.page)
         blocks = room.batch * per_sequence
+        # Twice: the device looks entries up, and the host decides who owns a block without asking the device.
         self.table = torch.full((room.batch, per_sequence), NO_BLOCK, dtype=torch.long, device=room.device)
+        self.owned = [[NO_BLOCK] * per_sequence for _ in range(room.batch)]
         self.references = [0] * blocks
         self.free = list(range(blocks - 1, -1, -1))
         return {
@@ -40,10 +43,14 @@ class PagedStore(Store):
     def write(self, slots: slice, values: "Tensor") -> None:
         import torch
 
-        self.scatter(torch.arange(slots.start, slots.stop, device=values.device), values)
+        self._own(range(slots.start // self.page, -(-slots.stop // self.page)))
+        self._put(torch.arange(slots.start, slots.stop, device=values.device), values)
 
     def scatter(self, slots: "Tensor", values: "Tensor") -> None:
         self._own(sorted({int(slot) // self.page for slot in slots.tolist()}))
+        self._put(slots, values)
+
+    def _put(self, slots: "Tensor", values: "Tensor") -> None:
         blocks, offsets = self.table[:, slots // self.page], slots % self.page
         for name, packed in self.codec.pack(values).items():
             # Advanced indices on both sides of a slice come first: (batch, tokens, heads, width).
@@ -67,23 +74,29 @@ class PagedStore(Store):
 
     def share(self, source: int, reader: int, entries: int) -> None:
         """Let sequence `reader` begin with the first `entries` entries of sequence `source`, in the same blocks."""
-        if bool((self.table[reader] != NO_BLOCK).any()):
+        if any(block != NO_BLOCK for block in self.owned[reader]):
             raise KvcalcError(f"sequence {reader} holds entries already", "share a prefix before anything is written")
-        for column in range(-(-entries // self.page)):
-            block = int(self.table[source, column])
-            self.table[reader, column] = block
+        shared = self.owned[source][: -(-entries // self.page)]
+        if NO_BLOCK in shared or entries > self.room.entries:
+            raise KvcalcError(f"sequence {source} does not hold {entries} entries", "share what was written only")
+        for column, block in enumerate(shared):
+            self._point(reader, column, block)
             self.references[block] += 1
 
-    def _own(self, columns: list[int]) -> None:
+    def _point(self, row: int, column: int, block: int) -> None:
+        self.owned[row][column] = block
+        self.table[row, column] = block
+
+    def _own(self, columns: Iterable[int]) -> None:
         """Give every sequence blocks of its own in `columns`, copying those that are shared."""
-        for row in range(self.room.batch):
+        for row, owned in enumerate(self.owned):
             for column in columns:
-                block = int(self.table[row, column])
+                block = owned[column]
                 if block == NO_BLOCK:
-                    self.table[row, column] = self._take()
+                    self._point(row, column, self._take())
                 elif self.references[block] > 1:
                     self.references[block] -= 1
-                    self.table[row, column] = self._copy(block)
+                    self._point(row, column, self._copy(block))
 
     def _take(self) -> int:
         block = self.free.pop()

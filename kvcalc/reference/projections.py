@@ -70,7 +70,7 @@ class Asker:
     """Query heads over entries with `kv_heads` heads: MHA, GQA, MQA, and latents that are K and V at once."""
 
     def __init__(self, build: Build, q_heads: int, k: Vector, v: Vector) -> None:
-        self.build, self.k, self.v = build, k, v
+        self.build, self.k, self.v, self.attend = build, k, v, attend
         mine = build.rank.split(q_heads, "query heads")
         self.heads = mine.count
         self.weights = {
@@ -84,7 +84,7 @@ class Asker:
 
         q = linear(x, self.weights["q"]).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         q = rotate(q, positions, self.k.rotated)
-        out = attend(q, seens, past, self.k.width**-0.5, self.build.state_math_dtype)
+        out = self.attend(q, seens, past, self.k.width**-0.5, self.build.state_math_dtype)
         return self.answer(out)
 
     def answer(self, out: "Tensor") -> "Tensor":
@@ -96,8 +96,11 @@ class Asker:
             self.build.rank.reduce(added)
         return added
 
-    def flops(self, pairs: int) -> int:
-        """Multiply-adds x 2 of `pairs` of a query token and an entry, for one sequence on this rank."""
+    def flops(self, pairs: int, tokens: int) -> int:
+        """Multiply-adds x 2 of `pairs` of a query and an entry, for one sequence and this rank's heads.
+
+        `tokens` is how many queries pass together: some askers take another way for one than for many.
+        """
         return 2 * self.heads * pairs * (self.k.width + self.v.width)
 
 
@@ -128,7 +131,7 @@ class LatentAsker(Asker):
     """
 
     def __init__(self, build: Build, q_heads: int, latent: Vector, nope: int, v_width: int, q_rank: int | None) -> None:
-        self.build, self.k = build, latent
+        self.build, self.k, self.attend = build, latent, attend
         self.rope, self.nope, self.latent_width = latent.rotated, nope, latent.width - latent.rotated
         mine = build.rank.split(q_heads, "query heads")
         self.heads = mine.count
@@ -164,12 +167,12 @@ class LatentAsker(Asker):
         up = self.weights["k up"].unflatten(0, (self.heads, -1))
         asked = torch.cat([torch.einsum("bhtn,hnl->bhtl", nope, up), rope], dim=-1)
         narrow = [seen._replace(value_width=self.latent_width) for seen in seens]
-        out = attend(asked, narrow, past, self._scale, self.build.state_math_dtype)
+        out = self.attend(asked, narrow, past, self._scale, self.build.state_math_dtype)
         return torch.einsum("bhtl,hvl->bhtv", out, self.weights["v up"].unflatten(0, (self.heads, -1)))
 
     def _spelled_out(self, q: "Tensor", seen: Seen, past: int) -> "Tensor":
         pieces = tuple(SpelledOut(piece, self) for piece in seen.pieces)
-        out = attend(q, [seen._replace(pieces=pieces)], past, self._scale, self.build.state_math_dtype)
+        out = self.attend(q, [seen._replace(pieces=pieces)], past, self._scale, self.build.state_math_dtype)
         return out[..., : self.v.width]
 
     @property
@@ -189,6 +192,6 @@ class LatentAsker(Asker):
         k = torch.cat([k, rope[:, None].expand(-1, self.heads, -1, -1)], dim=-1)
         return k, pad(v, (0, max(0, k.shape[-1] - v.shape[-1])))
 
-    def flops(self, pairs: int) -> int:
-        """Multiply-adds x 2 of `pairs` met as latents; a prefill spells keys and values out, and needs fewer."""
-        return 2 * self.heads * pairs * (self.k.width + self.latent_width)
+    def flops(self, pairs: int, tokens: int) -> int:
+        spelled_out = self.nope + self.rope + self.v.width
+        return 2 * self.heads * pairs * (spelled_out if tokens > 1 else self.k.width + self.latent_width)

@@ -46,6 +46,19 @@ class Choice(NamedTuple):
     places: "Tensor | None" = None
     allowed: "Tensor | None" = None
 
+    @property
+    def chosen(self) -> int:
+        """How many entries one query was given."""
+        return 0 if self.places is None else self.places.shape[1]
+
+    def last(self, tokens: int) -> "Choice":
+        """The same for the last `tokens` queries of a pass. The very last one sees every entry: places suffice."""
+        if self.allowed is None:
+            return self
+        if tokens > 1:
+            return Choice(allowed=self.allowed[:, -tokens:])
+        return Choice(places=self.allowed[:, -1].nonzero()[:, 1].view(self.allowed.shape[0], -1))
+
 
 class Piece:
     """Entries in a row. `values` come as one tensor a vector: K and V, or one that is both."""
@@ -108,11 +121,14 @@ class Stored(Piece):
 
 
 class Ring(Stored):
-    """Entries of a ring buffer in the order of their slots, at the positions `where` (slots,)."""
+    """Entries of a ring buffer in the order of their slots, at the positions `where` (slots,).
 
-    def __init__(self, stores: "Sequence[Store]", count: int, where: "Tensor", is_full_of_seen: bool) -> None:
+    A query at the end sees all of them under the rule `full_for`; None where under none.
+    """
+
+    def __init__(self, stores: "Sequence[Store]", count: int, where: "Tensor", full_for: Rule | None) -> None:
         super().__init__(stores, count)
-        self.where, self.is_full_of_seen = where, is_full_of_seen
+        self.where, self.full_for = where, full_for
 
     def positions(self, slots: slice) -> "Tensor":
         return self.where[slots]
@@ -121,7 +137,7 @@ class Ring(Stored):
         return slice(0, self.count)
 
     def is_all_seen(self, rule: Rule, query: int) -> bool:
-        return self.is_full_of_seen
+        return rule == self.full_for
 
 
 class Fresh(Piece):

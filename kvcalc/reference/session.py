@@ -1,5 +1,6 @@
 """A batch of sequences with their caches: prefill, chunks, decode, and which tokens the caches were built from."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvcalc.errors import KvcalcError
@@ -48,6 +49,8 @@ class Session:
             self._allocate(part)
         self.log = torch.zeros(batch, capacity, dtype=torch.long)
         self.length = self.passes = 0
+        self.is_torn = False
+        """Whether a pass failed half-way, after some layers had kept its tokens."""
 
     def _allocate(self, part: Part) -> None:
         if part.keeper is not None:
@@ -87,6 +90,9 @@ class Session:
         """
         import torch
 
+        self._check_rows(tokens)
+        if chunk is not None and chunk < 1:
+            raise KvcalcError(f"a chunk of {chunk} tokens", "pass at least one token at once, or leave chunk out")
         total = tokens.shape[1]
         size = chunk or total
         outputs = []
@@ -105,6 +111,7 @@ class Session:
         """Continue with a whole `prompt` whose beginning is cached; StalePrefixError where it is another beginning."""
         import torch
 
+        self._check_rows(prompt)
         shared = min(prompt.shape[1], self.length)
         if prompt.shape[1] <= self.length or not torch.equal(prompt[:, :shared], self.log[:, :shared]):
             differs = (prompt[:, :shared] != self.log[:, :shared]).any(0).nonzero()
@@ -114,18 +121,72 @@ class Session:
             raise StalePrefixError(f"the prompt {where}: the cache was built from other tokens", "start a new session")
         return self.prefill(prompt[:, self.length :])
 
+    def reset(self) -> None:
+        """Forget every token; what was allocated stays."""
+        self.length, self.is_torn = 0, False
+        for cache in self.caches.values():
+            cache.reset()
+        for states in self.states.values():
+            for state in states.values():
+                state.zero_()
+
+    def rewind(self, tokens: int) -> None:
+        """Let the last `tokens` tokens be written again, for timing: states and rings keep what they have."""
+        self.length -= tokens
+        for cache in self.caches.values():
+            cache.rewind(tokens)
+
+    def repeatable(self, tokens: "Tensor") -> "Callable[[], Tensor]":
+        """A decode step that stays at its place: it overwrites what it wrote, however often it is called."""
+        step_tokens = tokens.to(self.model.options.device)
+
+        def step() -> "Tensor":
+            out = self.model.forward(step_tokens, self.caches, self.states, Step(self.length, 1, self.encoded), 1)
+            for cache in self.caches.values():
+                cache.rewind(1)
+            return out
+
+        return step
+
     def _pass(self, tokens: "Tensor", upper: int) -> "Tensor":
+        self._check_pass(tokens)
         end = self.length + tokens.shape[1]
-        if end > self.capacity:
+        self.log[:, self.length : end] = tokens
+        self.is_torn = True
+        step = Step(self.length, tokens.shape[1], self.encoded)
+        out = self.model.forward(tokens.to(self.model.options.device), self.caches, self.states, step, upper)
+        self.length, self.passes, self.is_torn = end, self.passes + 1, False
+        return out
+
+    def _check_rows(self, tokens: "Tensor") -> None:
+        if tokens.shape[0] != self.batch or tokens.shape[1] == 0:
+            raise KvcalcError(
+                f"{tokens.shape[0]} x {tokens.shape[1]} tokens come to a session of {self.batch} sequences",
+                "pass one row of tokens a sequence, and at least one token",
+            )
+
+    def _check_pass(self, tokens: "Tensor") -> None:
+        """KvcalcError, before anything is written, where the pass would not end well."""
+        self._check_rows(tokens)
+        if self.length + tokens.shape[1] > self.capacity:
             raise KvcalcError(
                 f"{self.length} tokens are cached and {tokens.shape[1]} more come, with room for {self.capacity}",
                 "allocate the session for a longer context",
             )
-        self.log[:, self.length : end] = tokens
-        step = Step(self.length, tokens.shape[1], self.encoded)
-        out = self.model.forward(tokens.to(self.model.options.device), self.caches, self.states, step, upper)
-        self.length, self.passes = end, self.passes + 1
-        return out
+        if self.is_torn:
+            raise KvcalcError("a pass failed half-way: the caches hold a part of its tokens", "reset the session")
+        if self.length == 0:
+            self._check_encoded()
+
+    def _check_encoded(self) -> None:
+        held = None if self.encoded is None else tuple(self.encoded.shape[:2])
+        for part in self.model.parts:
+            component = part.reference.component
+            if component.is_encoder_fed and held != (self.batch, component.span.cap):
+                raise KvcalcError(
+                    f"`{part.name}` keeps {self.batch} x {component.span.cap} encoder tokens, and is handed {held}",
+                    "give the session encoded= (batch, encoder tokens, hidden)",
+                )
 
     def allocated(self) -> list[Allocated]:
         """Every tensor that the session holds, each storage once."""

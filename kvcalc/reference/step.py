@@ -19,7 +19,7 @@ class Step:
         self.seen: dict[Place, Seen] = {}
         self.choices: dict[Place, Choice | None] = {}
         self.latest_choice: Choice | None = None
-        self.candidates: dict[Place, Choice | None] = {}
+        self.candidates: dict[tuple[Place, int | None], Choice | None] = {}
         self.memory: Tensor | None = None
 
     def positions(self, x: "Tensor") -> "Tensor":

@@ -28,6 +28,18 @@ class Held(NamedTuple):
     tensor: "Tensor"
     used_bytes: int
 
+    @property
+    def is_component(self) -> bool:
+        """Whether it holds what the component keeps, as opposed to what serves it."""
+        return self.role in {"entries", "states"}
+
+    def beside(self) -> dict[str, int]:
+        """Bytes that are no component's, by what they are for."""
+        total = self.tensor.untyped_storage().nbytes()
+        if not self.is_component:
+            return {self.role: total}
+        return {"page padding": total - self.used_bytes} if total > self.used_bytes else {}
+
 
 class Store:
     """Entries of one vector for a batch of sequences, contiguous: (batch, heads, entries, width) under a codec."""
@@ -73,13 +85,13 @@ class Store:
 
     def gather(self, index: "Tensor") -> "Tensor":
         """The entries of each sequence at `index` (batch, chosen), as values."""
-        taken = {}
-        for name, buffer in self.buffers.items():
-            where = index[:, None, :, None].expand(-1, buffer.shape[1], -1, buffer.shape[3])
-            taken[name] = (
-                _as_bytes(buffer).gather(2, where).view(buffer.dtype) if _is_narrow(buffer) else buffer.gather(2, where)
-            )
-        return self._unpacked(taken)
+        where = index[:, None, :, None]
+        return self._unpacked(
+            {
+                name: buffer.gather(2, where.expand(-1, buffer.shape[1], -1, buffer.shape[3]))
+                for name, buffer in self.buffers.items()
+            }
+        )
 
     def _unpacked(self, packed: "dict[str, Tensor]") -> "Tensor":
         self.read_bytes += packed["entries"].numel() * packed["entries"].element_size()
@@ -91,24 +103,7 @@ class Store:
 
     def held(self) -> list[Held]:
         """Every tensor that was allocated."""
-        roles = {"entries": "entries"}
-        return [
-            Held(roles.get(name, name), buffer, buffer.untyped_storage().nbytes())
-            for name, buffer in self.buffers.items()
-        ]
-
-
-def _is_narrow(buffer: "Tensor") -> bool:
-    """Whether it has one byte a value and a type that torch cannot gather."""
-    import torch
-
-    return buffer.element_size() == 1 and buffer.dtype is not torch.uint8
-
-
-def _as_bytes(buffer: "Tensor") -> "Tensor":
-    import torch
-
-    return buffer.view(torch.uint8)
+        return [Held(name, buffer, buffer.untyped_storage().nbytes()) for name, buffer in self.buffers.items()]
 
 
 def make_store(

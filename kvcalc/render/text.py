@@ -5,7 +5,19 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from kvcalc.report import Bar, Report, Table, Unit, Value
-from kvcalc.units import column_unit, count_of, memory, memory_unit, plain, plain_number
+from kvcalc.units import (
+    BYTE_RATES,
+    FLOP_RATES,
+    NUMBERS,
+    SECONDS,
+    column_unit,
+    count_of,
+    decimal_writer,
+    memory,
+    memory_unit,
+    plain,
+    plain_number,
+)
 
 Number = int | float | Fraction
 
@@ -93,6 +105,13 @@ def _ratio(value: Number) -> str:
     return f"{value:,.1f}x" if value >= 100 else f"{float(value):.3g}x"
 
 
+def _fraction(value: Number) -> str:
+    return f"{value:.2f}" if value >= _LEAST_FRACTION else f"{float(value):.2g}"
+
+
+_LEAST_FRACTION = 0.1
+"""Below it two digits behind the point say too little."""
+
 _NUMBERS: dict[Unit, Callable[[Sequence[Number]], Callable[[Number], str]]] = {
     "bytes": _bytes_writer,
     "exact bytes": lambda _: lambda value: f"{plain(value)} B",
@@ -100,6 +119,11 @@ _NUMBERS: dict[Unit, Callable[[Sequence[Number]], Callable[[Number], str]]] = {
     "count": lambda _: plain,
     "parameters": lambda _: count_of,
     "ratio": lambda _: _ratio,
+    "fraction": lambda _: _fraction,
+    "number": lambda numbers: decimal_writer(numbers, NUMBERS),
+    "seconds": lambda numbers: decimal_writer(numbers, SECONDS),
+    "rate": lambda numbers: decimal_writer(numbers, BYTE_RATES),
+    "flops": lambda numbers: decimal_writer(numbers, FLOP_RATES),
     "text": lambda _: str,
 }
 """For each unit, what writes one number, given all numbers of its column."""

@@ -65,7 +65,7 @@ def build_rows(layers: Sequence[Layer], reads: Sequence[Read], packer: Packer) -
     of_component: dict[int, _Group | None] = {}
     for component in (one for layer in layers for one in layer.components):
         if id(component) not in of_component:
-            key = _key(component, packer)
+            key = row_key(component, packer)
             of_component[id(component)] = None if key is None else groups.setdefault(key, _Group(component))
         group = of_component[id(component)]
         if group is not None:
@@ -105,8 +105,8 @@ class _Group:
         )
 
 
-def _key(component: Component, packer: Packer) -> Any:
-    """What alike components share; None for one that keeps nothing."""
+def row_key(component: Component, packer: Packer) -> Any:
+    """What the alike components of one row share; None for one that keeps nothing."""
     parts, states = component.parts(WHOLE), component.states(WHOLE)
     if not parts and not states:
         return None

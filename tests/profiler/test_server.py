@@ -6,7 +6,7 @@ import time
 import pytest
 from fake_server import VLLM, VLLM_IDLE, ask, fake_servers, stream_like_vllm
 
-from kvcalc.profiler.server import prompt
+from kvcalc.profiler.server import doubts_of_starts, prompt
 from kvcalc.profiler.server_stream import StreamTiming
 
 pytest.importorskip("httpx")
@@ -72,7 +72,9 @@ def test_the_request_asks_for_what_it_needs(serve):
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    assert set(fake.keys) == {"Bearer secret"}
+    assert {headers["authorization"] for headers in fake.headers} == {"Bearer secret"}
+    # What is packed arrives in lumps.
+    assert {headers["accept-encoding"] for headers in fake.headers} == {"identity"}
 
 
 @pytest.mark.parametrize("tokens_a_word", [0.5, 1.0, 1.3, 3.0])
@@ -156,6 +158,12 @@ def test_a_prompt_far_from_its_length_is_doubted(serve):
         stream_like_vllm(handler, body)
 
     assert any("128 tokens where 64 were wanted" in doubt for doubt in ask(serve(stream=stream)).doubts)
+
+
+def test_streams_that_begin_one_after_another_are_doubted():
+    assert doubts_of_starts([5.0, 5.05], wall_seconds=1.0) == []
+    (doubt,) = doubts_of_starts([5.0, 5.3], wall_seconds=1.0)
+    assert "over 0.30 s of 1.00 s" in doubt
 
 
 def test_one_token_has_no_tpot():

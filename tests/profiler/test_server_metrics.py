@@ -101,7 +101,7 @@ llamacpp:requests_processing 4
 
 
 def test_labels_are_unescaped_and_odd_lines_passed_over():
-    page = 'a:b{c="say \\"hi\\", {you}\\\\n",d="x\\ny"} 1.5 1700000000000\r\na:nan NaN\na:inf +Inf\na:word one\na:open{c="x 1\n:\n'
+    page = 'a:b{c="say \\"hi\\", {you}\\\\n",d="x\\ny"} 1.5 1700000000000\r\na:nan NaN\na:inf +Inf\na:less -5\na:word one\na:open{c="x 1\n:\n'
     (sample,) = samples(page)
     assert (sample.name, sample.value) == ("a:b", 1.5)
     assert sample.labels == {"c": 'say "hi", {you}\\n', "d": "x\ny"}
@@ -117,7 +117,7 @@ def test_pages_of_nothing_have_no_figures(page):
 @pytest.mark.parametrize("value", ["1e308", "-5", "1e-300", "0"])
 @pytest.mark.parametrize("name", ["sglang:token_usage", "sglang:max_total_num_tokens", "llamacpp:kv_cache_usage_ratio"])
 def test_absurd_values_are_no_traceback(name, value):
-    page = f'{name}{{dp_rank="0"}} {value}\n{name}{{dp_rank="1"}} {value}\nllamacpp:kv_cache_tokens 7\n'
+    page = f'{name}{{dp_rank="0"}} {value}\n{name}{{dp_rank="1"}} {value}\nllamacpp:kv_cache_tokens 7e17\n'
     assert msgspec.json.encode(cache_figures(page))
 
 

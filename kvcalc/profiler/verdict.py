@@ -1,0 +1,76 @@
+"""Whether a prediction held. Memory always counts, and exactly; time where somebody said how near it must come."""
+
+from collections.abc import Iterator, Sequence
+
+from kvcalc.profiler.documents import DecodeDocument, PointDocument, PrefillDocument, VerdictDocument
+
+CUDA_TOLERANCE = 0.3
+"""How far a decode step on CUDA may lie from bytes / measured bandwidth, unless told otherwise."""
+
+
+def judge(points: Sequence[PointDocument], tolerance: float | None) -> VerdictDocument:
+    """The verdict on all points; time is judged at the largest one that was decoded."""
+    reasons = [reason for point in points for reason in _memory_reasons(point)]
+    memory = "off" if reasons else "exact" if any(point["components"] for point in points) else "not measured"
+    slow = list(_time_reasons(points, tolerance)) if tolerance is not None else []
+    broken = [f"{_where(point)}: {doubt}" for point in points for doubt in point["doubts"] if "NaN" in doubt]
+    return {
+        "memory": memory,  # type: ignore[typeddict-item]
+        "time": "not judged" if tolerance is None else "off" if slow else "within",
+        "tolerance": tolerance,
+        "reasons": [*reasons, *slow, *broken],
+    }
+
+
+def exit_code(verdict: VerdictDocument) -> int:
+    """1 where something was not as predicted, else 0."""
+    return 1 if verdict["reasons"] else 0
+
+
+def largest(points: Sequence[PointDocument]) -> PointDocument | None:
+    """The point that holds the most tokens among those that were decoded, None where none was."""
+    finished = [point for point in points if point["decode"] is not None]
+    return max(finished, key=lambda point: point["context_tokens"] * point["batch"], default=None)
+
+
+def _where(point: PointDocument) -> str:
+    return f"{point['context_tokens']:,} tokens x {point['batch']}"
+
+
+def _memory_reasons(point: PointDocument) -> Iterator[str]:
+    for one in point["components"]:
+        if one["measured_bytes"] != one["predicted_bytes"]:
+            held = f"{one['measured_bytes']:,} B, predicted {one['predicted_bytes']:,} B"
+            yield f"{_where(point)}: `{one['name']}` holds {held}"
+        counted, predicted = one["counted_read_bytes_per_step"], one["predicted_read_bytes_per_step"]
+        if counted is not None and counted != predicted:
+            yield f"{_where(point)}: a step reads {counted:,} B of `{one['name']}`, predicted {predicted:,} B"
+    for rule in point["rules"]:
+        if rule["measured_bytes"] != rule["predicted_bytes"]:
+            yield (
+                f"{_where(point)}: {rule['name']} hold {rule['measured_bytes']:,} B, "
+                f"predicted {rule['predicted_bytes']:,} B"
+            )
+    given = point["allocator"]
+    if given is not None and given["measured_bytes"] not in (None, given["predicted_bytes"]):
+        gave = f"{given['measured_bytes']:,} B, predicted {given['predicted_bytes']:,} B"
+        yield f"{_where(point)}: the allocator gave {gave}"
+
+
+def _time_reasons(points: Sequence[PointDocument], tolerance: float) -> Iterator[str]:
+    point = largest(points)
+    if point is None:
+        return
+    for what in ("prefill", "decode"):
+        series: PrefillDocument | DecodeDocument | None = point[what]
+        if series is None:
+            continue
+        off = _seconds(series) / series["predicted_seconds"] - 1
+        if abs(off) > tolerance:
+            yield f"{_where(point)}: {what} took {off:+.0%} of what was predicted, allowed {tolerance:.0%}"
+
+
+def _seconds(series: PrefillDocument | DecodeDocument) -> float:
+    """What a step takes without the host's overhead, where a graph told."""
+    graph = series.get("graph_seconds")
+    return graph if isinstance(graph, float) else series["measured_seconds"]

@@ -1,0 +1,54 @@
+"""How much arithmetic a pass takes, counted from the layers that run: what a roofline needs beside the bytes."""
+
+from typing import TYPE_CHECKING
+
+from kvcalc.reference.layer import Part, RunningLayer
+from kvcalc.reference.model import ReferenceModel
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def pass_flops(model: ReferenceModel, past: int, tokens: int) -> int:
+    """Multiply-adds x 2 of one sequence that passes `tokens` new tokens behind `past`, on this rank.
+
+    Layers above `lower` see the last `replay` tokens of a prompt; the first of them keeps what all leave.
+    """
+    upper = min(tokens, model.replay)
+    lower = sum(_layer_flops(model, layer, past, tokens, tokens) for layer in model.layers[: model.lower])
+    above = model.layers[model.lower :]
+    return lower + sum(
+        _layer_flops(model, layer, past, tokens if place == 0 else upper, upper) for place, layer in enumerate(above)
+    )
+
+
+def _layer_flops(model: ReferenceModel, layer: RunningLayer, past: int, kept: int, asked: int) -> int:
+    """The work of one layer that keeps `kept` tokens and lets the last `asked` of them through."""
+    end = past + kept
+    total = 0
+    for part in layer.parts:
+        total += kept * _matrix_flops(part.keeper)
+        total += asked * sum(map(_matrix_flops, (part.asker, part.chooser, part.mixer)))
+        total += part.mixer.flops(asked) if part.mixer is not None else 0
+        if part.chooser is not None:
+            total += part.chooser.flops(_pairs(model, part, end - asked, end))
+    for asker, targets in layer.attending:
+        total += sum(asker.flops(_pairs(model, part, end - asked, end), asked) for part in targets)
+    return total + (0 if layer.mlp is None else asked * layer.mlp.flops_per_token)
+
+
+def _matrix_flops(holder: object) -> int:
+    """Multiply-adds x 2 that every matrix of a part costs one token."""
+    weights: dict[str, Tensor] = getattr(holder, "weights", {})
+    return sum(2 * weight.numel() for weight in weights.values() if weight.dim() > 1)
+
+
+def _pairs(model: ReferenceModel, part: Part, first: int, end: int) -> int:
+    """Pairs of a query from `first` to `end` and an entry of the part's target that it reads."""
+    import torch
+
+    owner = model.spec_layers[part.target[0]].components[part.target[1]]
+    read = owner.entries(torch.arange(first + 1, end + 1))
+    if part.most_read is not None:
+        read = read.clamp(max=part.most_read)
+    return int(read.sum())
