@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from kvcalc.api import grid as grid
     from kvcalc.api import load as load
     from kvcalc.api import models as models
+    from kvcalc.api import profile as profile
     from kvcalc.api import size as size
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "grid", "load", "models", "size"]
+__all__ = ["__version__", "grid", "load", "models", "profile", "size"]
 
 
 def __getattr__(name: str) -> object:

@@ -13,6 +13,8 @@ from kvcalc.sizing.need import CacheSize, Workload, default_context, size_worklo
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from kvcalc.profiler.documents import ProfileDocument
+
 
 def load(
     name_or_path: str, overrides: Sequence[str] = (), *, assume: bool = False, download: bool = False
@@ -105,3 +107,45 @@ def grid(
         draft_layers=draft_layers,
     )
     return size_grid(_loaded(spec), context_tokens, batch, workload)
+
+
+def profile(
+    spec: ModelSpec | str,
+    context_tokens: Sequence[int] | None = None,
+    batch: Sequence[int] | None = None,
+    *,
+    device: str | None = None,
+    layers: int | None = None,
+    with_mlp: bool = False,
+    kv_dtype: str | None = None,
+    dtype: str | None = None,
+    state_dtype: str | None = None,
+    encoder_tokens: int | None = None,
+    page_tokens: int | None = None,
+    tolerance: float | None = None,
+    seed: int = 0,
+) -> "ProfileDocument":
+    """Run the reference layers of `spec` over a grid of contexts and batches, as `kvcalc profile` does.
+
+    The document is the run file: bytes predicted and measured, seconds, and the verdict on them. Needs torch (the
+    extra `profile`). Raises KvcalcError where the model, a format or a count cannot run, or does not fit.
+    """
+    from kvcalc.profiler.asking import Wanted, ask_for
+    from kvcalc.profiler.device import find_device
+    from kvcalc.profiler.run import profile_run
+    from kvcalc.reference.build import Rank
+
+    wanted = Wanted(
+        contexts=None if context_tokens is None else [_integer(one) for one in context_tokens],
+        batches=None if batch is None else [_integer(one) for one in batch],
+        layers=layers,
+        with_mlp=with_mlp,
+        kv_dtype=AUTO if kv_dtype is None else kv_dtype,
+        dtype=dtype,
+        state_dtype=state_dtype,
+        encoder_tokens=encoder_tokens,
+        page=page_tokens,
+        seed=seed,
+    )
+    found = find_device(device)
+    return profile_run(ask_for(_loaded(spec), wanted, found.kind, Rank()), found, tolerance)

@@ -7,6 +7,7 @@ are the JSON Schemas.
 """
 
 import contextlib
+import importlib.util
 import io
 import json
 import os
@@ -19,13 +20,16 @@ from pathlib import Path
 import msgspec
 from coverage_table import coverage_table
 from gpu_table import GPU_TABLES
+from memory_table import memory_table
 
+from kvcalc import documents
 from kvcalc.cache.formats import all_formats
 from kvcalc.cache.kinds import KINDS
 from kvcalc.cli.app import main
-from kvcalc.documents import SCHEMAS
 from kvcalc.model.spec import Document
+from kvcalc.profiler import documents as profiler_documents
 
+SCHEMAS = {**documents.SCHEMAS, **profiler_documents.SCHEMAS}
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 _CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -44,8 +48,13 @@ def refreshed(text: str) -> str:
     """The page with every example run again."""
     with _workplace(text):
         text = _CONSOLE.sub(lambda match: f"```console\n{_run_block(match[1])}```", text)
-        text = _TABLE.sub(lambda match: f"<!-- table: {match[1]} -->\n{TABLES[match[1]]()}<!-- end -->", text)
+        text = _TABLE.sub(_table, text)
         return _PRINTED.sub(lambda match: f"<!-- kvcalc {match[1]} -->\n{run(match[1])}<!-- end -->", text)
+
+
+def _table(match: re.Match[str]) -> str:
+    made = TABLES | (NEEDS_TORCH if importlib.util.find_spec("torch") else {})
+    return f"<!-- table: {match[1]} -->\n{made[match[1]]()}<!-- end -->" if match[1] in made else match[0]
 
 
 @contextlib.contextmanager
@@ -113,13 +122,20 @@ def _kinds() -> str:
 
 COMMON = {"id", "parameters", "extra_parameters", "weights"}
 TABLES = {"formats": _formats, "kinds": _kinds, "coverage": coverage_table, **GPU_TABLES}
+NEEDS_TORCH = {"memory": memory_table}
+"""Tables that are measured: without torch they stay as they are."""
+
+
+def write_schemas() -> None:
+    """Rewrite the JSON Schemas."""
+    (DOCS / "schemas").mkdir(exist_ok=True)
+    for path, text in schemas().items():
+        path.write_text(text)
 
 
 def write() -> None:
     """Rewrite every page and every generated file."""
-    (DOCS / "schemas").mkdir(exist_ok=True)
-    for path, text in schemas().items():
-        path.write_text(text)
+    write_schemas()
     for page in pages():
         page.write_text(refreshed(page.read_text()))
 

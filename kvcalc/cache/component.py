@@ -145,6 +145,10 @@ class Component(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", for
         """How many entries one sequence of `tokens` tokens keeps; an array where `tokens` is one."""
         return self.span.entries(tokens)
 
+    def tokens_in_sight(self, tokens: Any) -> Any:
+        """How many of `tokens` tokens the last one's query can see before any window: those of its chunk, or all."""
+        return tokens
+
     def entries_read(self, tokens: Any) -> Any:
         """How many entries one decode step of its own layer reads."""
         return at_most(self.entries(tokens), self.top_k)
@@ -259,6 +263,9 @@ class Attended(Component, frozen=True, kw_only=True):
         if self.window is not None:
             return Span(cap=self.window + self.sinks)
         return Span(cap=self.chunk, ratio=self.ratio or 1)
+
+    def tokens_in_sight(self, tokens: Any) -> Any:
+        return tokens if self.chunk is None else (tokens - 1) % self.chunk + 1
 
     def unbounded(self) -> Self:
         return msgspec.structs.replace(self, window=None, chunk=None, sinks=0)

@@ -46,6 +46,7 @@ _VERBS = {
     "explain": ("kvcalc.cli.size", "explain"),
     "compare": ("kvcalc.cli.compare", "compare"),
     "profile": ("kvcalc.cli.profile", "profile"),
+    "report": ("kvcalc.cli.report", "report"),
     "models": ("kvcalc.cli.models", "app"),
 }
 _COMPLETION = "_KVCALC_COMPLETE"

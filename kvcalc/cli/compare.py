@@ -1,13 +1,17 @@
-"""kvcalc compare."""
+"""kvcalc compare: models and formats, or two recorded runs."""
 
+from collections.abc import Iterator
 from typing import Annotated
 
+import msgspec
 import typer
 
 from kvcalc.cli.emit import emit
 from kvcalc.cli.options import Models, OutputOptions, RequestOptions, ShardingOptions, complete_format, verb
 from kvcalc.cli.request import ask_about, load_asked
+from kvcalc.errors import KvcalcError
 from kvcalc.sizing.need import default_context
+from kvcalc.units import parse_percent
 
 KvDtypes = Annotated[
     list[str] | None,
@@ -19,6 +23,10 @@ KvDtypes = Annotated[
         autocompletion=complete_format,
     ),
 ]
+FailOn = Annotated[
+    str | None,
+    typer.Option("--fail-on", metavar="PERCENT", help="Two runs: how much slower is worse, and exit 1 (default 5%)."),
+]
 
 
 @verb
@@ -28,8 +36,14 @@ def compare(
     sharding: ShardingOptions,
     output: OutputOptions,
     kv_dtype: KvDtypes = None,
-) -> None:
-    """Models or formats side by side, with ratios to the first."""
+    fail_on: FailOn = None,
+) -> int:
+    """Models or formats side by side, with ratios to the first; or two runs that kvcalc profile recorded."""
+    if _are_runs(models):
+        flags = [*_given(request), *_given(sharding), *(["--kv-dtype"] if kv_dtype else [])]
+        return _compare_runs(models, flags, fail_on, output)
+    if fail_on is not None:
+        raise KvcalcError("--fail-on judges two recorded runs, not models", "kvcalc compare old.json new.json")
     from kvcalc.sizing.compare import compare_report
 
     specs = [load_asked(model, request) for model in models]
@@ -37,6 +51,45 @@ def compare(
     asked = [ask_about(spec, request, form, sharding, context) for spec in specs for form in _formats(kv_dtype)]
     notes = tuple(dict.fromkeys(note for one in asked for note in one.notes))
     emit(compare_report([one.size for one in asked]), output, notes)
+    return 0
+
+
+def _are_runs(names: list[str]) -> bool:
+    """Whether run files are to be compared; KvcalcError where only some of the names are one."""
+    if not any(name.casefold().endswith(".json") for name in names):
+        return False
+    from kvcalc.profiler.record import is_run_file
+
+    runs = [name for name in names if is_run_file(name)]
+    others = [name for name in names if name not in runs]
+    if runs and others:
+        raise KvcalcError(f"{runs[0]} is a run, {others[0]} is none", "compare two run files, or models alone")
+    return bool(runs)
+
+
+def _compare_runs(names: list[str], flags: list[str], fail_on: str | None, output: OutputOptions) -> int:
+    from kvcalc.profiler.comparison import THRESHOLD, compare_runs
+    from kvcalc.profiler.record import read_run
+
+    if len(names) != _TWO:
+        raise KvcalcError(f"runs are compared two at a time, not {len(names)}", "kvcalc compare old.json new.json")
+    if flags:
+        raise KvcalcError(f"{', '.join(flags)}: a run has its own workload", "only --fail-on and output flags apply")
+    threshold = THRESHOLD if fail_on is None else parse_percent(fail_on, "--fail-on")
+    first, second = names
+    report = compare_runs(read_run(first), read_run(second), (first, second), threshold)
+    emit(report, output)
+    return report.exit_code
+
+
+_TWO = 2
+
+
+def _given(group: msgspec.Struct) -> Iterator[str]:
+    """The flags of `group` that somebody gave."""
+    for name, default in zip(group.__struct_fields__, group.__struct_defaults__, strict=True):
+        if (getattr(group, name) or None) != (default or None):
+            yield f"--{name.strip('_').replace('_', '-')}"
 
 
 def _formats(given: list[str] | None) -> list[str]:

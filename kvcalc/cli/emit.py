@@ -3,7 +3,7 @@
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -20,16 +20,16 @@ _SUFFIXES = {
     ".txt": OutputFormat.table,
     "": OutputFormat.table,
 }
-_STDOUT = Path("-")
+STDOUT = Path("-")
 
 
 def emit(report: Report, output: OutputOptions, notes: Sequence[str] = ()) -> None:
     """Write `report` as asked; notes go to stderr, and into the document where it carries notes."""
     report = _with_notes(report, (*notes, *report.notes))
-    out = None if output.out == _STDOUT else output.out
-    form = output.format or (OutputFormat.table if out is None else _format_of(out))
+    out = None if output.out == STDOUT else output.out
+    form = output.format or (OutputFormat.table if out is None else format_of(out))
     if out is not None:
-        _write(render(report, form), out, output.force)
+        write_file(render(report, form).encode(), out, output.force)
     elif form is OutputFormat.table:
         from kvcalc.render.terminal import print_report
 
@@ -43,10 +43,10 @@ def emit(report: Report, output: OutputOptions, notes: Sequence[str] = ()) -> No
 
 def write_text(text: str, out: Path | None, force: bool) -> None:
     """Write a text that is its own format to a file, whole or not at all, or to stdout."""
-    if out is None or out == _STDOUT:
+    if out is None or out == STDOUT:
         sys.stdout.write(text)
     else:
-        _write(text, out, force)
+        write_file(text.encode(), out, force)
 
 
 def say(what: str, text: str) -> None:
@@ -62,14 +62,17 @@ _COLOURS = {"error": "1;31", "hint": "36", "note": "33"}
 
 
 def _with_notes(report: Report, notes: tuple[str, ...]) -> Report:
-    document = {**report.document, "notes": list(notes)} if "notes" in report.document else report.document
+    """The report with these notes, its document too unless that is sealed with a digest of what it says."""
+    takes_notes = "notes" in report.document and "digest" not in report.document
+    document = {**report.document, "notes": list(notes)} if takes_notes else report.document
     return msgspec.structs.replace(report, notes=notes, document=document)
 
 
-def _format_of(path: Path) -> OutputFormat:
+def format_of(path: Path, more: Iterable[str] = ()) -> OutputFormat:
+    """The format that a file's suffix names; `more` suffixes are known to the verb that asks."""
     form = _SUFFIXES.get(path.suffix.lower())
     if form is None:
-        known = ", ".join(filter(None, _SUFFIXES))
+        known = ", ".join(filter(None, (*more, *_SUFFIXES)))
         raise KvcalcError(f"-o {path}: {path.suffix} names no format", f"known suffixes: {known}; or say --format")
     return form
 
@@ -85,12 +88,13 @@ def render(report: Report, form: OutputFormat) -> str:
     return RENDERERS[form.value](report)
 
 
-def _write(text: str, path: Path, force: bool) -> None:
+def write_file(content: bytes, path: Path, force: bool) -> None:
+    """Write `content` to the file at `path`, whole or not at all, and say so; KvcalcError where that cannot be."""
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
-            path.write_text(text, encoding="utf-8")
+            path.write_bytes(content)
         else:
-            _write_file(text, path.resolve(), path, force)
+            _replace_file(content, path.resolve(), path, force)
     except (OSError, RuntimeError) as error:
         # Path.resolve raises RuntimeError for links that lead in a circle.
         reason = getattr(error, "strerror", None) or "its links lead in a circle"
@@ -101,7 +105,7 @@ def _write(text: str, path: Path, force: bool) -> None:
         print(f"Wrote {path}", file=sys.stderr)
 
 
-def _write_file(text: str, target: Path, path: Path, force: bool) -> None:
+def _replace_file(content: bytes, target: Path, path: Path, force: bool) -> None:
     """Through a symbolic link to its target, which is replaced as a whole."""
     if target.is_dir():
         raise KvcalcError(f"{path} is a directory", "-o names a file")
@@ -109,7 +113,7 @@ def _write_file(text: str, target: Path, path: Path, force: bool) -> None:
         raise KvcalcError(f"{path} exists", "--force overwrites it")
     draft = target.with_name(f".kvcalc-{os.getpid()}.part")
     try:
-        draft.write_text(text, encoding="utf-8")
+        draft.write_bytes(content)
         draft.replace(target)
     finally:
         with contextlib.suppress(OSError):

@@ -5,78 +5,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from kvcalc.cli.emit import emit
 from kvcalc.cli.options import KvDtypeOption, OutputOptions, verb
+from kvcalc.cli.profile_flags import Flags, refuse_foreign
 from kvcalc.cli.profile_options import BackendOptions, GridOptions, MeasureOptions, OptionalModel
 from kvcalc.errors import KvcalcError, UnknownNameError
-from kvcalc.model.catalog import load
-from kvcalc.units import parse_tokens
 
 if TYPE_CHECKING:
-    from kvcalc.model.spec import ModelSpec
-    from kvcalc.profiler.asking import Wanted
+    from kvcalc.profiler.course import Progress
     from kvcalc.profiler.documents import ProfileDocument
-    from kvcalc.profiler.run import Progress
-
-
-class Flags(msgspec.Struct, frozen=True):
-    """Everything that the command line says of one run."""
-
-    model: str | None
-    grid: GridOptions
-    kv_dtype: str
-    measure: MeasureOptions
-    backend: BackendOptions
-
-    def spec(self, default: str) -> "ModelSpec":
-        """The model that is named, or the default one, varied as asked."""
-        grid = self.grid
-        return load(self.model or default, grid.set_ or (), assume=grid.assume, download=grid.download)
-
-    def wanted(self) -> "Wanted":
-        """What to measure, None where a default decides."""
-        from kvcalc.profiler.asking import Wanted
-
-        grid = self.grid
-        return Wanted(
-            contexts=_counts(grid.ctx, "--ctx"),
-            batches=_counts(grid.batch, "--batch"),
-            layers=grid.layers,
-            with_mlp=grid.with_mlp,
-            kv_dtype=self.kv_dtype,
-            dtype=grid.dtype,
-            state_dtype=grid.state_dtype,
-            encoder_tokens=_count(grid.encoder_tokens, "--encoder-tokens"),
-            page=_count(grid.page, "--paged"),
-            seed=self.measure.seed,
-            seconds_per_point=self.measure.seconds,
-        )
-
-    def tolerance(self) -> float | None:
-        """The share by which times may be off, None where they are not judged."""
-        text = self.measure.tolerance
-        if text is None:
-            return None
-        try:
-            percent = float(text.removesuffix("%"))
-        except ValueError:
-            percent = -1.0
-        if not 0 < percent <= 1000:
-            raise KvcalcError(f"--tolerance {text!r} is no percentage", "write 20% or 20")
-        return percent / 100
-
-
-def _count(given: str | None, flag: str) -> int | None:
-    return None if given is None else parse_tokens(given, flag, "number")
-
-
-def _counts(given: list[str] | None, flag: str) -> list[int] | None:
-    """Counts behind commas and repeated flags, in the order given."""
-    if not given:
-        return None
-    return [parse_tokens(item, flag, "number") for text in given for item in text.split(",")]
+    from kvcalc.profiler.served import Shape
+    from kvcalc.sizing.need import CacheSize
 
 
 @verb
@@ -89,14 +28,16 @@ def profile(
     model: OptionalModel = None,
 ) -> int:
     """Run prefill and decode for real, measure memory and bandwidth, and compare with the prediction."""
-    from kvcalc.profiler.run import InterruptedRunError
+    from kvcalc.profiler.course import InterruptedRunError
     from kvcalc.profiler.verdict import exit_code
 
     run = _BACKENDS.get(backend.backend)
     if run is None:
         raise UnknownNameError("backend", backend.backend, _BACKENDS, f"--backend takes {', '.join(_BACKENDS)}")
+    flags = Flags(model, grid, kv, measure, backend)
+    refuse_foreign(flags)
     try:
-        document = run(Flags(model, grid, kv.kv_dtype, measure, backend))
+        document = run(flags)
     except InterruptedRunError as stopped:
         _show(stopped.document, output)
         return 130
@@ -123,13 +64,64 @@ def _reference(flags: Flags) -> "ProfileDocument | None":
     wanted = flags.wanted()
     device = find_device(flags.measure.device, flags.measure.threads)
     with ranks_of(flags.measure.tp, device.kind) as ranks:
-        request = ask_for(flags.spec(DEFAULT_MODEL), wanted, device.kind, ranks.rank, is_bare=flags.model is None)
+        spec = flags.spec(flags.model or DEFAULT_MODEL)
+        request = ask_for(spec, wanted, device.kind, ranks.rank, is_bare=flags.model is None)
         with _progress(ranks.is_first) as progress:
             document = profile_run(request, device, tolerance, progress, ranks)
     return document if ranks.is_first else None
 
 
-_BACKENDS: "dict[str, Callable[[Flags], ProfileDocument | None]]" = {"reference": _reference}
+def _transformers(flags: Flags) -> "ProfileDocument":
+    """Run the library's own model for a config.json."""
+    from kvcalc.profiler.asking import ask_for
+    from kvcalc.profiler.device import find_device
+    from kvcalc.profiler.library import library_run
+    from kvcalc.profiler.library_build import find_config
+    from kvcalc.profiler.ranks import ALONE
+
+    tolerance, wanted = flags.tolerance(), flags.wanted()
+    config = find_config(flags.model, flags.grid.download)
+    device = find_device(flags.measure.device, flags.measure.threads)
+    request = ask_for(flags.spec(str(config)), wanted, device.kind, ALONE.rank)
+    with _progress(True) as progress:
+        return library_run(request, config, device, tolerance, progress)
+
+
+def _openai(flags: Flags) -> "ProfileDocument":
+    """Time the streams of a server."""
+    from kvcalc.profiler.served import BATCH, CONTEXT_TOKENS, Server, Shape, served_run
+
+    asked = flags.backend
+    if asked.url is None:
+        raise KvcalcError("--backend openai times a server, and none is named", "add --url http://127.0.0.1:8000/v1")
+    shape = Shape(flags.one("--ctx", CONTEXT_TOKENS), flags.one("--batch", BATCH), flags.output_tokens())
+    size = _size_of(flags, flags.model, shape) if flags.model else None
+    with _progress(True) as progress:
+        server, total = Server(asked.url, asked.served, asked.api_key), shape.batch * shape.output_tokens
+        return served_run(server, shape, size, lambda chunks: progress("streaming", chunks, total))
+
+
+def _size_of(flags: Flags, model: str, shape: "Shape") -> "CacheSize":
+    """What is predicted of the model that is served."""
+    from kvcalc.cache.sharding import WHOLE
+    from kvcalc.sizing.need import Workload, size_workload
+
+    grid = flags.grid
+    workload = Workload(
+        context_tokens=shape.context_tokens,
+        batch=shape.batch,
+        kv_dtype=flags.kv.kv_dtype,
+        dtype=grid.dtype,
+        state_dtype=grid.state_dtype,
+    )
+    return size_workload(flags.spec(model), workload, WHOLE)
+
+
+_BACKENDS: "dict[str, Callable[[Flags], ProfileDocument | None]]" = {
+    "reference": _reference,
+    "transformers": _transformers,
+    "openai": _openai,
+}
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """From what somebody asked to a request that can run: defaults, limits, and what should be said about them."""
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -49,6 +50,8 @@ def ask_for(spec: ModelSpec, wanted: Wanted, device_kind: str, rank: Rank, is_ba
 
     A bare run, which names no model, is cut to a small shape where there is only a CPU.
     """
+    if not 0 < wanted.seconds_per_point < math.inf:
+        raise KvcalcError(f"--seconds {wanted.seconds_per_point}: a time above 0 is needed", "use --seconds 5")
     notes = []
     layers = wanted.layers
     if is_bare and layers is None and device_kind == "cpu":

@@ -7,15 +7,17 @@ handed in, so that the logic here is tested where no such device is.
 from collections.abc import Callable
 from typing import Any
 
+from kvcalc.errors import KvcalcError
 from kvcalc.profiler.documents import EnvironmentDocument
 
 THROTTLES = {
-    "nvmlClocksEventReasonSwPowerCap": "power cap",
-    "nvmlClocksEventReasonHwSlowdown": "hardware slowdown",
-    "nvmlClocksEventReasonSwThermalSlowdown": "heat (software)",
-    "nvmlClocksThrottleReasonHwThermalSlowdown": "heat (hardware)",
-    "nvmlClocksThrottleReasonHwPowerBrakeSlowdown": "power brake",
+    0x04: "power cap",
+    0x08: "hardware slowdown",
+    0x20: "heat (software)",
+    0x40: "heat (hardware)",
+    0x80: "power brake",
 }
+"""nvml.h, nvmlClocksEventReasons; by their bits, since the names differ between releases of nvidia-ml-py."""
 WARM_UPS_BEFORE_CAPTURE = 3
 
 
@@ -30,6 +32,11 @@ class CudaDevice:
         import torch
 
         self.cuda = torch.cuda if cuda is None else cuda
+        count = self.cuda.device_count()
+        if index >= count:
+            raise KvcalcError(
+                f"--device cuda:{index}: torch finds {count} CUDA devices", f"use cuda:0 to cuda:{count - 1}"
+            )
         self.index, self.torch_name = index, f"cuda:{index}"
         self.nvml = nvml or _load_nvml()
         self.cuda.set_device(index)
@@ -104,7 +111,10 @@ class CudaDevice:
     def _ask_driver(self, document: EnvironmentDocument) -> list[str]:
         """Clocks, power and reasons for throttling, at the moment of asking."""
         nvml = self.nvml
-        nvml.nvmlInit()
+        try:
+            nvml.nvmlInit()
+        except nvml.NVMLError as error:
+            return [f"NVML: {error}"]
         try:
             handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{self.cuda.get_device_properties(self.index).uuid}")
             document["driver"] = str(nvml.nvmlSystemGetDriverVersion())
@@ -120,7 +130,7 @@ class CudaDevice:
 
     def _throttles(self, handle: Any) -> list[str]:
         reasons = int(self.nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
-        return [what for name, what in THROTTLES.items() if reasons & int(getattr(self.nvml, name, 0))]
+        return [what for bit, what in THROTTLES.items() if reasons & bit]
 
 
 def _load_nvml() -> Any:

@@ -4,10 +4,12 @@ import os
 import platform
 import time
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, Protocol
 
 from kvcalc.errors import KvcalcError
 from kvcalc.profiler.documents import EnvironmentDocument
+from kvcalc.profiler.ranks import local_index, local_size
 
 CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
@@ -58,7 +60,10 @@ class Device(Protocol):
 
 
 class CpuDevice:
-    """The processors that this process may use, with one thread each unless told otherwise."""
+    """The processors that this process may use, with one thread each unless told otherwise.
+
+    Ranks that torchrun started on one machine share its processors and its memory alike.
+    """
 
     kind = torch_name = "cpu"
     granule_bytes: int | None = None
@@ -66,8 +71,10 @@ class CpuDevice:
     def __init__(self, threads: int | None = None) -> None:
         import torch
 
+        if threads is not None and threads < 1:
+            raise KvcalcError(f"--threads {threads}: at least 1 is needed", "leave --threads out for one a processor")
         self.processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        torch.set_num_threads(threads or self.processors)
+        torch.set_num_threads(threads or max(1, self.processors // local_size()))
         self._evict = torch.empty(0)
 
     def time(self, action: Callable[[], object]) -> float:
@@ -80,7 +87,7 @@ class CpuDevice:
 
         free = int(psutil.virtual_memory().available)
         limit = container_limit()
-        return free if limit is None else min(free, limit - self._resident())
+        return (free if limit is None else min(free, limit - self._resident())) // local_size()
 
     def allocated_bytes(self) -> int | None:
         return None
@@ -156,26 +163,33 @@ def _processor_name() -> str:
 
 def require_torch() -> Any:
     """torch, or a KvcalcError that says which extra brings it."""
+    return _require("torch")
+
+
+def _require(module: str) -> Any:
     try:
-        import torch
+        return import_module(module)
     except ImportError as error:
-        raise KvcalcError("profile needs torch, which is not installed", "pip install 'kvcalc[profile]'") from error
-    return torch
+        raise KvcalcError(f"profile needs {module}, which is not installed", "pip install 'kvcalc[profile]'") from error
 
 
 def find_device(name: str | None, threads: int | None = None) -> Device:
-    """The device called `cpu`, `cuda` or `cuda:N`; without a name CUDA where there is one, else the CPU."""
+    """The device called `cpu`, `cuda` or `cuda:N`; without a name CUDA where there is one, else the CPU.
+
+    Without N it is the first device, or this rank's own where torchrun started several on a machine.
+    """
     torch = require_torch()
     asked = name or ("cuda" if torch.cuda.is_available() else "cpu")
     kind, _, index = asked.partition(":")
     if kind == "cpu" and not index:
+        _require("psutil")
         return CpuDevice(threads)
     if kind == "cuda" and (not index or index.isdigit()):
         if not torch.cuda.is_available():
             raise KvcalcError(f"--device {asked}: torch {torch.__version__} finds no CUDA device", "use --device cpu")
         from kvcalc.profiler.cuda import CudaDevice
 
-        return CudaDevice(int(index or 0))
+        return CudaDevice(int(index or local_index()))
     refused = {"mps": "Apple's MPS counts no bytes that could be held against a prediction"}
     raise KvcalcError(
         f"--device {asked}: {refused.get(kind, 'no such device is known here')}", "use cpu, cuda or cuda:N"

@@ -158,7 +158,7 @@ class StoppedDocument(TypedDict):
 
 
 class PointDocument(TypedDict):
-    """One context and batch."""
+    """One context and batch. `replication` is what all ranks hold of the caches, in logical copies."""
 
     context_tokens: int
     batch: int
@@ -173,6 +173,7 @@ class PointDocument(TypedDict):
     decode: DecodeDocument | None
     ops: list[OpDocument]
     ranks: NotRequired[list[dict[str, Any]]]
+    replication: NotRequired[float]
     stopped: StoppedDocument | None
     doubts: list[str]
 

@@ -30,13 +30,13 @@ class Call(NamedTuple):
 
 def decode_ops(session: Session, tokens: "Tensor", device: Device, machine: MachineDocument) -> list[OpDocument]:
     """One more decode step of `session`, then each of its operations alone: attention by cache, and projections."""
-    calls = _attention_calls(session, tokens)
+    calls = attention_calls(session, tokens)
     names = list(dict.fromkeys(call.name for call in calls))
     found = [_attention(name, [one for one in calls if one.name == name], device, machine) for name in names]
     return [*found, _projections(session.model, session.batch, device, machine)]
 
 
-def _attention_calls(session: Session, tokens: "Tensor") -> list[Call]:
+def attention_calls(session: Session, tokens: "Tensor") -> list[Call]:
     """Every attention of one decode step, in order, with the bytes of entries that it read."""
     found: list[Call] = []
     askers = [(asker, _name(targets)) for layer in session.model.layers for asker, targets in layer.attending]

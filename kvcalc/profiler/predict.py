@@ -52,8 +52,12 @@ class Prediction:
         ]
 
     def read_bytes(self, row: Row, tokens: int | None = None) -> int:
-        """Bytes of `row` that one decode step of the batch reads once `tokens` tokens are kept."""
-        return int(row.read_bytes(self.tokens if tokens is None else tokens)) * self.batch
+        """Bytes of `row` that one decode step of the batch reads once `tokens` tokens are kept.
+
+        Sizing counts a chunk at its peak; a step reads it as far as it is filled.
+        """
+        seen = row.component.tokens_in_sight(self.tokens if tokens is None else tokens)
+        return int(row.read_bytes(seen)) * self.batch
 
     def step_bytes(self, tokens: int) -> int:
         """Bytes of all caches that the decode step to `tokens` tokens reads."""

@@ -38,6 +38,10 @@ class Ranks(msgspec.Struct, frozen=True):
         dist.all_gather_object(found, mine)
         return found
 
+    def slowest(self, seconds: float) -> float:
+        """The most seconds that a rank brings: what all of them decide by, since they must pass tokens together."""
+        return float(max(self.gather(seconds)))
+
 
 ALONE = Ranks()
 """One process, one rank."""
@@ -46,11 +50,13 @@ ALONE = Ranks()
 @contextmanager
 def ranks_of(size: int, device_kind: str) -> Iterator[Ranks]:
     """The ranks of a `--tp size` run; KvcalcError where torchrun did not start as many processes."""
+    if size < 1:
+        raise KvcalcError(f"--tp {size}: at least 1 is needed", "leave --tp out for one rank")
     started = int(environ.get("WORLD_SIZE", "1"))
     if started != size:
+        launch = f"torchrun --nproc-per-node {size} -m kvcalc profile --tp {size} ..."
         raise KvcalcError(
-            f"--tp {size} needs {size} processes, and {started} run",
-            f"torchrun --nproc-per-node {size} -m kvcalc profile --tp {size} ..." if size > 1 else "add --tp to match",
+            f"--tp {size} needs {size} processes, and {started} run", launch if size > 1 else f"add --tp {started}"
         )
     if size == 1:
         yield ALONE
@@ -67,6 +73,11 @@ def ranks_of(size: int, device_kind: str) -> Iterator[Ranks]:
 def local_index() -> int:
     """Which of the machine's devices this process takes."""
     return int(environ.get("LOCAL_RANK", "0"))
+
+
+def local_size() -> int:
+    """How many ranks share this machine."""
+    return int(environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def _sum(tensor: "Tensor") -> None:

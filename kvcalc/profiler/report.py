@@ -1,6 +1,6 @@
 """A run as a report: what `kvcalc profile` shows when it is done, and `kvcalc report` later."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
 
 from kvcalc.profiler import tables
@@ -35,6 +35,9 @@ def _told(found: Iterable[Table]) -> tuple[Table, ...]:
 
 def _title(document: ProfileDocument) -> tuple[str, ...]:
     asked = document["request"]
+    if not asked["layers"]:
+        # A server was timed and no model named: nothing is known of its layers and formats.
+        return document["model"]["name"], document["environment"]["device_name"], asked["backend"]
     some = asked["layers"] != asked["layers_of_model"]
     return (
         document["model"]["name"],
@@ -95,13 +98,31 @@ def _overhead_lines(document: ProfileDocument) -> Iterator[str]:
     if line := decode_line(document):
         fixed = decimal(line.overhead_seconds / document["request"]["layers"], SECONDS)
         rate = decimal(line.bytes_per_second, BYTE_RATES)
-        yield f"fixed overhead: {fixed} a layer, then {rate} (a line through {len(decode_points(document))} points)"
+        machine, through = document["machine"], f"a line through {len(decode_points(document))} points"
+        if machine and line.bytes_per_second > _BELIEVED * machine["read_bytes_per_second"]:
+            through += ", faster than the measured peak: noise, or reads from a processor's cache"
+        yield f"fixed overhead: {fixed} a layer, then {rate} ({through})"
+
+
+_BELIEVED = 1.1
+"""How far past the measured peak a line through few points may lie."""
 
 
 def _served_lines(served: ServedDocument) -> Iterator[str]:
     yield f"{served['served_model']} at {served['url']}: {served['tokens_per_second']:,.1f} tokens/s"
-    if known := [f"{name.replace('_', ' ')} {value}" for name, value in served["cache"].items() if value is not None]:
+    if known := [_figure(name, value) for name, value in served["cache"].items() if value is not None]:
         yield f"its cache: {', '.join(known)}"
+
+
+def _figure(name: str, value: Any) -> str:
+    """A figure of a server's cache with its unit, which ends its name: `peak_tokens`, `predicted_pool_bytes`."""
+    what, _, unit = name.rpartition("_")
+    if unit in _UNITS:
+        return f"{what.replace('_', ' ')} {_UNITS[unit](value)}"
+    return f"{name.replace('_', ' ')} {value:,}" if isinstance(value, int | float) else f"{name} {value}"
+
+
+_UNITS: Mapping[str, Callable[[Any], str]] = {"bytes": memory, "fraction": "{:.1%}".format}
 
 
 def _stopped(point: PointDocument) -> Iterator[str]:
@@ -133,7 +154,7 @@ def _key_cells(document: ProfileDocument) -> Iterator[tuple[Column, Value]]:
     if decode := document["decode"]:
         yield Column("step", "a decode step", "seconds"), decode["median_seconds"]
         yield Column("achieved", "read while decoding", "rate"), decode["achieved_bytes_per_second"]
-        yield Column("fraction", "of the measured peak", "fraction"), decode["bandwidth_fraction"]
+        yield Column("fraction", "of measured peak", "fraction"), decode["bandwidth_fraction"]
         yield Column("overhead", "overhead a layer", "seconds"), decode["overhead_seconds_per_layer"]
     if prefill := document["prefill"]:
         yield Column("prefill", "prefill", "seconds"), prefill["median_seconds"]

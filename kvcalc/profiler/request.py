@@ -1,5 +1,7 @@
 """What a run is asked to measure."""
 
+from typing import Literal
+
 import msgspec
 
 from kvcalc.cache.sharding import Sharding
@@ -14,6 +16,7 @@ class ProfileRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     spec: ModelSpec
     layers_of_model: int
+    backend: Literal["reference", "transformers", "openai"] = "reference"
     workload: Workload
     contexts: tuple[int, ...]
     batches: tuple[int, ...]
@@ -41,7 +44,7 @@ class ProfileRequest(msgspec.Struct, frozen=True, kw_only=True):
         """The request as the run file carries it."""
         size = self.size(self.contexts[0], self.batches[0])
         return {
-            "backend": "reference",
+            "backend": self.backend,
             "contexts": list(self.contexts),
             "batches": list(self.batches),
             "dtype": size.packer.dtype,

@@ -219,7 +219,8 @@ def served_tables(document: ProfileDocument) -> list[Table]:
     served = document["served"]
     if not served:
         return []
-    columns = (Column("what", "time"), *_DECODE[:3], Column("samples", "samples", "count"))
+    median = Column("median_seconds", "median", "seconds")
+    columns = (Column("what", "time"), median, *_DECODE[1:3], Column("samples", "streams", "count"))
     times = {"time to first token": served["ttft"], "time per output token": served["tpot"]}
     rows = [(name, *_percentiles(one), len(one["samples_seconds"])) for name, one in times.items()]
     return [Table(columns, rows, "Served")]

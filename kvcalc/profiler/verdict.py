@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from kvcalc.profiler.documents import DecodeDocument, PointDocument, PrefillDocument, VerdictDocument
+from kvcalc.profiler.documents import AllocatorDocument, DecodeDocument, PointDocument, PrefillDocument, VerdictDocument
 
+UNCUT_BYTES = 2**20
+"""torch's CUDACachingAllocator.cpp, kSmallSize: a rest as small as that stays with the tensor, and is counted."""
 CUDA_TOLERANCE = 0.3
 """How far a decode step on CUDA may lie from bytes / measured bandwidth, unless told otherwise."""
 
@@ -52,9 +54,14 @@ def _memory_reasons(point: PointDocument) -> Iterator[str]:
                 f"predicted {rule['predicted_bytes']:,} B"
             )
     given = point["allocator"]
-    if given is not None and given["measured_bytes"] not in (None, given["predicted_bytes"]):
+    if given is not None and given["measured_bytes"] is not None and not _is_as_given(given, given["measured_bytes"]):
         gave = f"{given['measured_bytes']:,} B, predicted {given['predicted_bytes']:,} B"
         yield f"{_where(point)}: the allocator gave {gave}"
+
+
+def _is_as_given(given: AllocatorDocument, measured: int) -> bool:
+    """Whether an allocator gave what was predicted, with what it did not cut off the blocks that it took."""
+    return 0 <= measured - given["predicted_bytes"] <= given["tensors"] * UNCUT_BYTES
 
 
 def _time_reasons(points: Sequence[PointDocument], tolerance: float) -> Iterator[str]:

@@ -25,7 +25,7 @@ def attend(q: "Tensor", seens: Sequence[Seen], past: int, scale: float, wide: "t
     """
     single = _whole(seens, past, q.shape[2])
     if single is not None:
-        return _one_kernel(q, seens[0], single, past, scale)
+        return _one_kernel(q, seens[0], single, past, scale, wide)
     import torch
 
     chunks = [
@@ -53,14 +53,19 @@ def _is_causal_row(seen: Seen, past: int, last: int) -> bool:
     return piece.count == last + 1 and piece.reach(rule, last, last) == slice(0, last + 1) and not rule.sinks
 
 
-def _one_kernel(q: "Tensor", seen: Seen, piece: Piece, past: int, scale: float) -> "Tensor":
+def _one_kernel(q: "Tensor", seen: Seen, piece: Piece, past: int, scale: float, wide: "torch.dtype") -> "Tensor":
     from torch.nn.attention.bias import causal_lower_right
     from torch.nn.functional import scaled_dot_product_attention as sdpa
 
     values = piece.read(slice(0, piece.count))
     k, v = values[0], values[-1]
     tokens = q.shape[2]
-    if tokens == 1 or piece.is_all_seen(seen.rule, past):
+    if tokens == 1 and k.shape[-1] != v.shape[-1] and not q.is_cuda:
+        # torch's fused kernel on a CPU takes one width; the one it falls back to copies K for every step.
+        merge = _Merge(wide)
+        merge.add(_folded(q, k.shape[1]), k, v, None, scale)
+        out = merge.result(q)
+    elif tokens == 1 or piece.is_all_seen(seen.rule, past):
         out = sdpa(_folded(q, k.shape[1]), k, v, scale=scale).reshape(q.shape[0], q.shape[1], tokens, -1)
     else:
         # A square mask is causal by itself; over a cache that held tokens before, it must be aligned lower right.

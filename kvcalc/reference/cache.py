@@ -58,6 +58,14 @@ class EntryCache:
         """What `append` takes for new tokens `x` (batch, tokens, hidden)."""
         return keeper.turned(x, positions)
 
+    def fill(self, tokens: int) -> None:
+        """Keep noise for `tokens` tokens in place of passing them, for benchmarks of a single step."""
+        for store in self.stores:
+            store.fill(self._entries_of(tokens))
+
+    def _entries_of(self, tokens: int) -> int:
+        return tokens
+
     def reset(self) -> None:
         """Forget every token; what was allocated stays."""
 
@@ -94,6 +102,16 @@ class Bounded(EntryCache):
         before = self._copies()
         self._put(values, past, past + tokens - 1)
         return Seen((*before, fresh), self.rule)
+
+    def fill(self, tokens: int) -> None:
+        import torch
+
+        for store in self.stores:
+            store.fill(self.capacity)
+        positions = torch.arange(tokens, device=self.where.device)
+        kept = positions[self.rule.allowed(positions[-1:], positions)[0]]
+        self.where[self._slots(kept)] = kept
+        self.next = tokens
 
     def reset(self) -> None:
         self._forget(0)
@@ -178,6 +196,10 @@ class Encoded(EntryCache):
             self.is_filled = True
         return Seen((Stored(self.stores, self.plan.tokens),), self.rule)
 
+    def fill(self, tokens: int) -> None:
+        super().fill(self.plan.tokens)
+        self.is_filled = True
+
     def reset(self) -> None:
         self.is_filled = False
 
@@ -221,6 +243,9 @@ class Pooled(EntryCache):
             kept = row[:, :, row.shape[2] - (end % self.ratio + self.back) :]
             rows[:, :, : kept.shape[2]] = kept
         return Seen((Stored(self.stores, last, self.ratio),), self.rule)
+
+    def _entries_of(self, tokens: int) -> int:
+        return tokens // self.ratio
 
     def _pool(self, rows: "Tensor", first: int, last: int, turn: Turn) -> "Tensor":
         """Entries `first` to `last` out of rows that begin with the tokens before them that they look back at."""

@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+LATENT_VECTOR = "latent"
+"""The only vector that a format of whole latent rows takes."""
+
+
 class VectorShape(msgspec.Struct, frozen=True):
     """One vector of a cache entry: `heads` runs of `width` numbers, the last `rope` of them rotary."""
 
@@ -233,7 +237,7 @@ def _outside_scale(numbers: Numbers) -> _Maker:
 
 def _latent_row(latent: Packing, rope: Packing, multiple: int = 1) -> _Maker:
     def make(shape: VectorShape, what: str) -> Codec:
-        if shape.name != "latent" or shape.heads != 1:
+        if shape.name != LATENT_VECTOR or shape.heads != 1:
             raise FormatError(
                 f"{what}: this format packs one latent and its rotary part, and this is {shape.heads} x `{shape.name}`",
                 "name another format for it, as in --kv-dtype COMPONENT=bf16",

@@ -184,9 +184,12 @@ def read_as(stored: "Tensor", dtype: "torch.dtype") -> "Tensor":
     """The last axis read as `dtype`, byte for byte.
 
     It is copied first: in a row it may lie at an address that `dtype` cannot, or with strides of its own.
+    torch reads no axis without numbers as another type.
     """
     import torch
 
+    if stored.shape[-1] == 0:
+        return stored.to(dtype)
     return stored.clone(memory_format=torch.contiguous_format).view(dtype)
 
 

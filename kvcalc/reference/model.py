@@ -100,13 +100,17 @@ class ReferenceModel:
         return sum(weight.numel() * weight.element_size() for weight in self.weights())
 
     def step_weight_bytes(self, batch: int) -> int:
-        """Bytes of weights that a decode step of `batch` sequences reads: experts that nobody takes are left out."""
+        """Bytes of weights that a decode step of `batch` sequences reads.
+
+        Left out are experts that nobody takes, and what an encoder's tokens were projected with, once.
+        """
         idle = sum(
             sum(weight.nbytes for weight in layer.mlp.weights.values()) - layer.mlp.read_bytes(batch)
             for layer in self.layers
             if layer.mlp is not None
         )
-        return self.weight_bytes - idle
+        encoder_fed = [part.keeper for part in self.parts if part.keeper is not None and part.reference.encoder_tokens]
+        return self.weight_bytes - idle - sum(one.nbytes for keeper in encoder_fed for one in keeper.weights.values())
 
     def embed(self, tokens: "Tensor") -> "Tensor":
         """Hidden states (batch, tokens, hidden) of token ids; ids share the rows of a small table."""

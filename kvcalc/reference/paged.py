@@ -75,13 +75,23 @@ class PagedStore(Store):
     def share(self, source: int, reader: int, entries: int) -> None:
         """Let sequence `reader` begin with the first `entries` entries of sequence `source`, in the same blocks."""
         if any(block != NO_BLOCK for block in self.owned[reader]):
-            raise KvcalcError(f"sequence {reader} holds entries already", "share a prefix before anything is written")
+            raise KvcalcError(f"sequence {reader} holds entries already", "release it first")
         shared = self.owned[source][: -(-entries // self.page)]
         if NO_BLOCK in shared or entries > self.room.entries:
             raise KvcalcError(f"sequence {source} does not hold {entries} entries", "share what was written only")
         for column, block in enumerate(shared):
             self._point(reader, column, block)
             self.references[block] += 1
+
+    def release(self, row: int) -> None:
+        """Give back the blocks of sequence `row`, which has ended; those that others point to stay in use."""
+        for column, block in enumerate(self.owned[row]):
+            if block == NO_BLOCK:
+                continue
+            self._point(row, column, NO_BLOCK)
+            self.references[block] -= 1
+            if self.references[block] == 0:
+                self.free.append(block)
 
     def _point(self, row: int, column: int, block: int) -> None:
         self.owned[row][column] = block
@@ -118,6 +128,6 @@ class PagedStore(Store):
         unused = self.room.batch * (-(-self.room.entries // self.page) * self.page - self.room.entries)
         held = [Held("block table", self.table, 0)]
         for name, buffer in self.buffers.items():
-            slot_bytes = buffer[0, :, 0].numel() * buffer.element_size()
+            slot_bytes = buffer.shape[1] * buffer.shape[3] * buffer.element_size()
             held.append(Held(name, buffer, buffer.untyped_storage().nbytes() - unused * slot_bytes))
         return held

@@ -97,6 +97,16 @@ class Store:
         self.read_bytes += packed["entries"].numel() * packed["entries"].element_size()
         return self.codec.unpack(packed, self.dtype)
 
+    def fill(self, entries: int) -> None:
+        """Put noise into the first `entries` slots, a block at a time."""
+        import torch
+
+        shape, batch = self.codec.shape, self.room.batch
+        noise = torch.randn(batch, shape.heads, UNPACKED_AT_ONCE, shape.width, device=self.room.device).to(self.dtype)
+        for start in range(0, entries, UNPACKED_AT_ONCE):
+            stop = min(start + UNPACKED_AT_ONCE, entries)
+            self.write(slice(start, stop), noise[:, :, : stop - start])
+
     def round_trip(self, values: "Tensor") -> "Tensor":
         """`values` as they would be read back."""
         return self.codec.unpack(self.codec.pack(values), self.dtype)

@@ -14,20 +14,19 @@ def pass_flops(model: ReferenceModel, past: int, tokens: int) -> int:
 
     Layers above `lower` see the last `replay` tokens of a prompt; the first of them keeps what all leave.
     """
-    upper = min(tokens, model.replay)
-    lower = sum(_layer_flops(model, layer, past, tokens, tokens) for layer in model.layers[: model.lower])
-    above = model.layers[model.lower :]
-    return lower + sum(
-        _layer_flops(model, layer, past, tokens if place == 0 else upper, upper) for place, layer in enumerate(above)
-    )
+    upper, end = min(tokens, model.replay), past + tokens
+    total = _encoder_flops(model, past)
+    for place, layer in enumerate(model.layers):
+        kept = tokens if place <= model.lower else upper
+        total += _layer_flops(model, layer, end, kept, asked=tokens if place < model.lower else upper)
+    return total
 
 
-def _layer_flops(model: ReferenceModel, layer: RunningLayer, past: int, kept: int, asked: int) -> int:
-    """The work of one layer that keeps `kept` tokens and lets the last `asked` of them through."""
-    end = past + kept
+def _layer_flops(model: ReferenceModel, layer: RunningLayer, end: int, kept: int, asked: int) -> int:
+    """The work of one layer that keeps the last `kept` of `end` tokens and lets the last `asked` of them through."""
     total = 0
     for part in layer.parts:
-        total += kept * _matrix_flops(part.keeper)
+        total += 0 if part.reference.encoder_tokens else kept * _matrix_flops(part.keeper)
         total += asked * sum(map(_matrix_flops, (part.asker, part.chooser, part.mixer)))
         total += part.mixer.flops(asked) if part.mixer is not None else 0
         if part.chooser is not None:
@@ -35,6 +34,11 @@ def _layer_flops(model: ReferenceModel, layer: RunningLayer, past: int, kept: in
     for asker, targets in layer.attending:
         total += sum(asker.flops(_pairs(model, part, end - asked, end), asked) for part in targets)
     return total + (0 if layer.mlp is None else asked * layer.mlp.flops_per_token)
+
+
+def _encoder_flops(model: ReferenceModel, past: int) -> int:
+    """An encoder's tokens are projected once, by the first pass."""
+    return 0 if past else sum(part.reference.encoder_tokens * _matrix_flops(part.keeper) for part in model.parts)
 
 
 def _matrix_flops(holder: object) -> int:
@@ -48,7 +52,7 @@ def _pairs(model: ReferenceModel, part: Part, first: int, end: int) -> int:
     import torch
 
     owner = model.spec_layers[part.target[0]].components[part.target[1]]
-    read = owner.entries(torch.arange(first + 1, end + 1))
+    read = owner.entries(owner.tokens_in_sight(torch.arange(first + 1, end + 1)))
     if part.most_read is not None:
         read = read.clamp(max=part.most_read)
     return int(read.sum())

@@ -26,7 +26,7 @@ def run_document(
     **changes: Any,
 ) -> ProfileDocument:
     """A sealed run over every context and batch; `changes` replace keys of the document."""
-    dice = random.Random(seed)
+    dice = random.Random(seed)  # noqa: S311 - timings, not secrets
     points = [_point(context, batch, samples, noise, dice) for context in contexts for batch in batches]
     last = points[-1] if points else {"components": [], "prefill": None, "decode": None}
     document: Any = {
@@ -125,9 +125,7 @@ def _prefill(context: int, batch: int, samples: int, noise: float, dice: random.
     }  # fmt: skip
 
 
-def _decode(
-    cache: int, context: int, batch: int, samples: int, noise: float, dice: random.Random
-) -> dict[str, Any]:
+def _decode(cache: int, context: int, batch: int, samples: int, noise: float, dice: random.Random) -> dict[str, Any]:
     total = cache + WEIGHT_BYTES
     times = series(LAYERS * OVERHEAD + total / (0.88 * READ), samples, noise, dice)
     seconds = times["median_seconds"]

@@ -30,6 +30,7 @@ from tiny import (  # noqa: E402
 )
 from torch.nn.attention.bias import CausalBias, CausalVariant  # noqa: E402
 from torch.nn.functional import linear, scaled_dot_product_attention  # noqa: E402
+from torch.overrides import TorchFunctionMode  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from kvcalc.errors import KvcalcError  # noqa: E402
@@ -42,7 +43,10 @@ from kvcalc.reference.seen import Fresh, Rule, Seen  # noqa: E402
 @cache
 def models(name, exact):
     """The model called `name`, its tokens, and what they come to without a cache."""
-    model, ids = build(MODELS[name], exact), tokens()
+    lower, layers = YOCO.get(name, (None, MODELS.get(name)))
+    model, ids = build(layers, exact, prefill_layers=lower), tokens()
+    # The first pass makes the weights of memory units.
+    session(model).prefill(ids)
     return model, ids, naive.forward(model, ids, encoded(model.dtype))
 
 
@@ -80,7 +84,9 @@ def test_the_textbook_layer_with_a_growing_cache():
 def test_two_keys_that_fit_alike_give_the_mean_of_their_values(is_whole):
     """q = (1, 1) meets K = ((1, 0), (0, 1)) with equal scores, so V = ((4, 0), (0, 2)) comes back as (2, 1)."""
     k, v = torch.eye(2).view(1, 1, 2, 2), torch.tensor([[4.0, 0.0], [0.0, 2.0]]).view(1, 1, 2, 2)
-    pieces = [Fresh((k, v), 0)] if is_whole else [Fresh((k[:, :, at : at + 1], v[:, :, at : at + 1]), at) for at in (0, 1)]
+    pieces = (
+        [Fresh((k, v), 0)] if is_whole else [Fresh((k[:, :, at : at + 1], v[:, :, at : at + 1]), at) for at in (0, 1)]
+    )
     out = attend(torch.ones(1, 1, 1, 2), [Seen(tuple(pieces), Rule())], 1, 2**-0.5, torch.float32)
     assert out.flatten().tolist() == [2.0, 1.0]
 
@@ -106,7 +112,7 @@ def test_a_prompt_in_chunks(name, sizes):
 @pytest.mark.parametrize("name", MODELS)
 def test_single_precision(name):
     model, ids, expected = models(name, None)
-    for sizes in ([TOKENS], [1] * TOKENS, [17, 1, 22]):
+    for sizes in ([TOKENS], [1] * TOKENS, [17, 1, 14]):
         near(in_passes(model, ids, sizes), expected, 1e-5)
 
 
@@ -123,61 +129,71 @@ def test_blocks_of_few_entries_and_queries(name, monkeypatch):
 
 @pytest.mark.parametrize("name", YOCO)
 @given(st.integers(1, TOKENS), st.integers(1, TOKENS - 3))
-@settings(max_examples=8)
+@settings(max_examples=5)
 def test_upper_layers_that_skip_the_prompt_lose_nothing(name, chunk, prompt):
     """The last token, and those decoded behind it, come out as if every layer had passed over every token."""
-    lower, layers = YOCO[name]
-    model, ids = build(layers, prefill_layers=lower), tokens()
+    model, ids, expected = models(name, torch.float64)
     running = session(model)
     out = [running.prefill(ids[:, :prompt], chunk)[:, -1:]]
-    out += [running.decode(ids[:, at : at + 1]) for at in range(prompt, TOKENS)]
-    near(torch.cat(out, dim=1), naive.forward(model, ids, encoded())[:, prompt - 1 :], 1e-10)
+    out += [running.decode(ids[:, at : at + 1]) for at in range(prompt, prompt + 3)]
+    near(torch.cat(out, dim=1), expected[:, prompt - 1 : prompt + 3], 1e-10)
 
 
 def test_only_the_last_tokens_reach_the_upper_layers():
-    for name, (lower, layers) in YOCO.items():
-        out = session(build(layers, prefill_layers=lower)).prefill(tokens())
-        assert out.shape == (BATCH, 5 if "upper window" in name else 1, HIDDEN), name
+    for name in YOCO:
+        model, ids, _ = models(name, torch.float64)
+        out = session(model).prefill(ids)
+        widest_window = {"YOCO, one upper window": 5, "YOCO, window and choice from below": 7}
+        assert out.shape == (BATCH, widest_window.get(name, 1), HIDDEN), name
 
 
 # ---- how it is computed
 
 
-@pytest.fixture
-def kernel_calls(monkeypatch):
+class KernelCalls(TorchFunctionMode):
     """Every call of torch's attention kernel: queries, entries, and its mask."""
-    calls = []
 
-    def noting(q, k, v, **keys):
-        calls.append((q.shape[2], k.shape[2], keys.get("is_causal", False), keys.get("attn_mask")))
-        return scaled_dot_product_attention(q, k, v, **keys)
+    def __init__(self):
+        super().__init__()
+        self.calls = []
 
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", noting)
-    return calls
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        keys = kwargs or {}
+        if func is scaled_dot_product_attention:
+            q, k, _ = args
+            self.calls.append((q.shape[2], k.shape[2], keys.get("is_causal", False), keys.get("attn_mask")))
+        return func(*args, **keys)
+
+    def during(self, run, *args):
+        """The calls that `run` makes."""
+        self.calls.clear()
+        with self:
+            run(*args)
+        return list(self.calls)
 
 
 @pytest.mark.parametrize("name", ["MHA", "GQA", "MLA", "flat latent"])
-def test_a_kernel_is_causal_for_a_square_and_lower_right_behind_a_cache(name, kernel_calls):
+def test_a_kernel_is_causal_for_a_square_and_lower_right_behind_a_cache(name):
     """`is_causal=True` is aligned upper left: for one query it would show the first entry alone."""
-    running, ids = session(build(MODELS[name])), tokens()
-    running.prefill(ids[:, :8])
-    assert kernel_calls and all(call == (8, 8, True, None) for call in kernel_calls)
-    kernel_calls.clear()
-    running.prefill(ids[:, 8:20])
-    assert kernel_calls
-    for queries, entries, is_causal, mask in kernel_calls:
-        assert (queries, entries, is_causal) == (12, 20, False)
-        assert isinstance(mask, CausalBias) and mask.variant is CausalVariant.LOWER_RIGHT
-    kernel_calls.clear()
-    running.decode(ids[:, 20:21])
-    assert kernel_calls and all(call[1:] == (21, False, None) for call in kernel_calls)
+    kernel, running, ids = KernelCalls(), session(build(MODELS[name])), tokens()
+    square = kernel.during(running.prefill, ids[:, :8])
+    assert square and all(call == (8, 8, True, None) for call in square)
+    behind = kernel.during(running.prefill, ids[:, 8:20])
+    assert behind and all(call[:3] == (12, 20, False) for call in behind)
+    assert all(isinstance(call[3], CausalBias) and call[3].variant is CausalVariant.LOWER_RIGHT for call in behind)
+    single = kernel.during(running.decode, ids[:, 20:21])
+    assert single and all(call[1:] == (21, False, None) for call in single)
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_no_single_token_meets_a_causal_mask(name, kernel_calls):
-    in_passes(build(MODELS[name]), tokens(), [1, 1, 1, 6, *[1] * (TOKENS - 9)])
-    assert all(not is_causal for queries, _, is_causal, _ in kernel_calls if queries == 1)
-    assert all(is_causal is False or queries == entries for queries, entries, is_causal, _ in kernel_calls)
+def test_no_single_token_meets_a_causal_mask(name):
+    """Queries of a group stand in one call together, so that a call of many may still be one token's."""
+    kernel, running, ids = KernelCalls(), session(build(MODELS[name])), tokens()
+    for position in range(4):
+        calls = kernel.during(running.decode, ids[:, position : position + 1])
+        assert all(call[2:] == (False, None) for call in calls)
+    calls = kernel.during(running.prefill, ids[:, 4:])
+    assert all(queries == entries or not is_causal for queries, entries, is_causal, _ in calls)
 
 
 class Allocations(TorchDispatchMode):
@@ -215,9 +231,9 @@ def test_a_step_copies_no_cache_and_repeats_no_head(name):
 
 
 def test_a_packed_cache_is_never_unpacked_as_a_whole():
-    largest, packed_bytes = largest_made(build([kv(head_dim=32)], None, "q8_0"), 4000)
+    largest, packed_bytes = largest_made(build([kv(head_dim=32)], None, "q8_0"), 2100)
     block = BATCH * 2 * 1024 * 34
-    assert packed_bytes == BATCH * 2 * 4001 * 34
+    assert packed_bytes == BATCH * 2 * 2101 * 34
     assert 0 < largest <= block
 
 

@@ -1,5 +1,7 @@
 """Tiny models of every kind of attention, and the sessions that tests run them in."""
 
+from itertools import pairwise
+
 import msgspec
 import torch
 import yaml
@@ -11,8 +13,11 @@ from kvcalc.reference.model import ReferenceModel, RunOptions
 from kvcalc.reference.session import Session
 from kvcalc.sizing.need import Workload
 
+# Tensors are so small that threads would only wait for each other.
+torch.set_num_threads(1)
+
 HIDDEN = 48
-TOKENS = 40
+TOKENS = 32
 ENCODED = 20
 BATCH = 2
 
@@ -84,9 +89,13 @@ YOCO = {
     "YOCO, one upper window": (1, [kv(), kv(window=5)]),
     "YOCO, choice in the upper half": (1, [kv(), f"[{CHOSEN_MLA}, {{kind: index, q_heads: 16, head_dim: 8}}]"]),
     "YOCO, choice from below": (1, [FULL, "{kind: shared, source: global, q_heads: 4}"]),
+    "YOCO, window and choice from below": (1, [FULL, REUSE]),
     "YOCO, chosen anew": (1, [FULL, reindex(12).replace(f"{WINDOW}, ", "").replace("global", "global, q_heads: 4")]),
     "YOCO, few candidates": (1, [FULL, reindex(4).replace(f"{WINDOW}, ", "").replace("global", "global, q_heads: 4")]),
-    "SambaY": (1, [f"[{KV}, {{kind: mamba1, inner: 24, state: 4, kernel: 3, dt_rank: 3}}]", "{kind: gmu}", reader(q_heads=4)]),
+    "SambaY": (
+        1,
+        [f"[{KV}, {{kind: mamba1, inner: 24, state: 4, kernel: 3, dt_rank: 3}}]", "{kind: gmu}", reader(q_heads=4)],
+    ),
 }
 
 
@@ -128,7 +137,7 @@ def in_passes(model, ids, sizes, page=None):
 def chunkings(total):
     """Ways to cut `total` tokens into passes."""
     cuts = st.sets(st.integers(1, total - 1), max_size=6).map(lambda found: [0, *sorted(found), total])
-    return cuts.map(lambda ends: [end - start for start, end in zip(ends, ends[1:], strict=False)])
+    return cuts.map(lambda ends: [end - start for start, end in pairwise(ends)])
 
 
 def near(found, expected, tolerance):

@@ -1,0 +1,425 @@
+"""A finished run as people read it: on a terminal, as CSV, as a page and as a picture."""
+
+import copy
+import csv
+import html.parser
+import io
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sample import GEMM, LAYERS, OVERHEAD, READ, run_document
+
+from kvcalc.errors import KvcalcError
+from kvcalc.profiler import picture as pictures
+from kvcalc.profiler.fit import decode_line, decode_points
+from kvcalc.profiler.record import seal
+from kvcalc.profiler.report import key_figures, profile_report
+from kvcalc.render.terminal import report_text
+from kvcalc.render.text import table_cells, to_csv, to_markdown
+from kvcalc.report import Column, Table
+from kvcalc.units import BYTE_RATES, FLOP_RATES, SECONDS, decimal, decimal_writer, parse_percent
+
+HOSTILE = "<script>alert('x')</script> & \"q\" $\\frac$ \x1b[31m"
+
+# Units
+
+
+@pytest.mark.parametrize(
+    ("value", "scales", "shown"),
+    [
+        (1.5, SECONDS, "1.500 s"),
+        (0.0123, SECONDS, "12.30 ms"),
+        (0.1234567, SECONDS, "123.5 ms"),
+        (4.2e-5, SECONDS, "42.00 us"),
+        (3e-9, SECONDS, "0.003 us"),
+        (0.0, SECONDS, "0.000 s"),
+        (-0.002, SECONDS, "-2.000 ms"),
+        (4.8e12, BYTE_RATES, "4,800 GB/s"),
+        (1.2e5, BYTE_RATES, "0.00012 GB/s"),
+        (9.89e14, FLOP_RATES, "989.0 TFLOP/s"),
+        (2.1e11, FLOP_RATES, "210.0 GFLOP/s"),
+    ],
+)
+def test_one_figure_alone(value, scales, shown):
+    assert decimal(value, scales) == shown
+
+
+@given(st.lists(st.floats(1e-7, 1e4), min_size=1, max_size=8))
+def test_a_column_has_one_unit_and_loses_nothing(values):
+    cells = [decimal_writer(values, SECONDS)(value) for value in values]
+    assert len({cell.split()[1] for cell in cells}) == 1
+    scale = {"s": 1, "ms": 1e-3, "us": 1e-6}[cells[0].split()[1]]
+    for cell, value in zip(cells, values, strict=True):
+        assert float(cell.split()[0].replace(",", "")) * scale == pytest.approx(value, rel=0.01)
+
+
+def test_cells_of_the_new_units():
+    columns = [Column(unit, unit, unit) for unit in ("seconds", "rate", "flops", "fraction", "number")]
+    rows = [(0.0123, 18.2e9, 2.1e11, 0.834, 54.321), (0.0015, 9.1e9, None, 0.0042, 1234.0)]
+    assert table_cells(Table(tuple(columns), rows)) == [
+        ["12.300 ms", "18.200 GB/s", "210.0 GFLOP/s", "0.83", "54.32"],
+        ["1.500 ms", "9.100 GB/s", "-", "0.0042", "1,234.00"],
+    ]
+
+
+@pytest.mark.parametrize(("text", "share"), [("5%", 0.05), (" 2.5 % ", 0.025), ("0%", 0), ("1000%", 10)])
+def test_percentages(text, share):
+    assert parse_percent(text, "--fail-on") == pytest.approx(share)
+
+
+@pytest.mark.parametrize("text", ["5", "0.05", "-5%", "5%%", "", "%", "1001%", "nan%", "9" * 60 + "%"])
+def test_what_is_no_percentage(text):
+    with pytest.raises(KvcalcError) as caught:
+        parse_percent(text, "--fail-on")
+    assert "5%" in caught.value.hint
+
+
+# The line through the decode steps
+
+
+def test_the_line_finds_what_the_sample_was_made_of():
+    line = decode_line(run_document(noise=0.0))
+    assert line.overhead_seconds == pytest.approx(LAYERS * OVERHEAD, rel=1e-6)
+    assert line.bytes_per_second == pytest.approx(0.88 * READ, rel=1e-9)
+    assert line.seconds(0.88 * READ) == pytest.approx(1 + LAYERS * OVERHEAD)
+
+
+def test_no_line_where_there_is_none():
+    assert decode_line(run_document(contexts=(1024,), batches=(1,))) is None
+    run = run_document(contexts=(1024, 8192), batches=(1,))
+    first, last = (point["decode"] for point in run["points"])
+    last["median_seconds"] = first["median_seconds"] / 2
+    assert decode_line(run) is None
+
+
+# A terminal
+
+
+def test_a_terminal_shows_what_was_measured():
+    shown = report_text(profile_report(run_document()))
+    first, _, verdict, *_ = shown.splitlines()
+    assert first == "llama-3.1-8b   2 of 32 layers   Xeon Platinum 8481C   fp32, KV fp32   reference"
+    assert verdict.strip() == "verdict: memory exact to the byte; time not judged"
+    for words in (
+        "reads 18.20 GB/s, copies 9.300 GB/s, fp32 GEMM 210.0 GFLOP/s",
+        "positions: 8 B a sequence",
+        "2,147,483,648 B  2,147,483,648 B    0 B",
+        "Operations of a decode step at context 32,768, batch 4",
+        "scaled_dot_product_attention",
+    ):
+        assert words in shown
+
+
+def test_figures_are_those_of_the_run():
+    run = run_document()
+    step = run["points"][-1]["decode"]
+    rows = list(csv.DictReader(io.StringIO(to_csv(profile_report(run)))))
+    assert len(rows) == 6
+    last = rows[-1]
+    assert float(last["decode_median_seconds"]) == step["median_seconds"]
+    assert float(last["decode_measured_to_predicted"]) == step["median_seconds"] / step["predicted_seconds"]
+    assert int(last["decode_total_bytes_per_step"]) == step["read_bytes_per_step"] + step["weight_bytes"]
+    # 32,768 tokens x 4 sequences x 2 layers x K and V x 8 heads x 128 x 4 B, and 8 B of position a sequence.
+    assert int(last["measured_bytes"]) == 32768 * 4 * 2 * 2 * 8 * 128 * 4 + 4 * 8
+    assert float(last["prefill_achieved_flops_per_second"]) / GEMM == pytest.approx(
+        float(last["prefill_flops_fraction"])
+    )
+    assert last["stopped"] == ""
+
+
+def test_a_wrong_prediction_is_exit_code_1_with_its_reason():
+    run = run_document()
+    run["points"][0]["components"][0]["measured_bytes"] += 5
+    run["verdict"] = {"memory": "off", "time": "off", "tolerance": 0.3, "reasons": ["`kv` holds 5 B more"]}
+    report = profile_report(run)
+    assert report.exit_code == 1
+    assert report.lines[:2] == (
+        "verdict: memory off; time off by more than 30%",
+        "  `kv` holds 5 B more",
+    )
+    assert "16,777,221 B    5 B" in report_text(report)
+    assert profile_report(run_document()).exit_code == 0
+
+
+def test_a_line_past_the_measured_peak_is_doubted():
+    run = run_document()
+    assert not any("noise" in line for line in profile_report(run).lines)
+    run["machine"]["read_bytes_per_second"] = 0.88 * READ / 1.2
+    assert any("faster than the measured peak: noise" in line for line in profile_report(run).lines)
+
+
+def test_doubts_and_notes_are_said_once():
+    run = run_document()
+    run["points"][0]["doubts"] = ["decode: 2 samples"]
+    run["points"][1]["doubts"] = list(run["doubts"])
+    assert profile_report(run).notes == (*run["doubts"], *run["notes"], "context 1,024, batch 1: decode: 2 samples")
+
+
+def test_a_point_that_ended_early():
+    run = run_document(contexts=(1024,), batches=(1,))
+    stopped = {"reason": "out of memory", "reached": "prefill", "asked_bytes": 2**33, "available_bytes": 2**32}
+    run["points"][0] |= {"decode": None, "ops": [], "stopped": stopped}
+    run |= {"decode": None}
+    shown = report_text(profile_report(run))
+    assert "ended early at prefill, out of memory: asked for 8.00 GiB, 4.00 GiB there" in shown
+    assert "Decode" not in shown
+
+
+def test_specified_figures_carry_their_source():
+    run = run_document()
+    run["machine"] |= {"specified_bytes_per_second": 4.8e12, "specified_source": "H200: data sheet"}
+    for point in run["points"]:
+        point["decode"]["specified_fraction"] = 0.004
+    shown = report_text(profile_report(run))
+    assert "specified: 4,800 GB/s (H200: data sheet)" in shown
+    assert "of specified" in shown
+
+
+def served_run():
+    times = {"median_seconds": 0.1, "p10_seconds": 0.09, "p90_seconds": 0.12, "samples_seconds": [0.1, 0.11]}
+    served = {"url": "http://127.0.0.1:8000/v1", "served_model": "tiny", "ttft": times, "tpot": times}
+    return run_document(
+        points=[], components=[], prefill=None, decode=None, machine=None,
+        served={**served, "tokens_per_second": 51.25, "cache": {"blocks": 320, "usage": None}},
+    )  # fmt: skip
+
+
+def test_a_server_has_a_report_too():
+    shown = report_text(profile_report(served_run()))
+    assert "tiny at http://127.0.0.1:8000/v1: 51.2 tokens/s" in shown
+    assert "its cache: blocks 320" in shown
+    assert "time to first token" in shown
+
+
+@pytest.mark.parametrize("run", [served_run(), run_document(contexts=(1024,), batches=(1,)), run_document(points=[])])
+def test_every_format_takes_every_run(run):
+    report = profile_report(run)
+    assert report_text(report)
+    assert to_csv(report)
+    assert to_markdown(report).startswith("**llama-3.1-8b**")
+    assert key_figures(run).rows
+
+
+# The command
+
+
+@pytest.fixture
+def run_file(tmp_path, monkeypatch):
+    """Write a run into the current folder and return its path: run_file(model={...})."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(run=None, **changes):
+        path = tmp_path / "run.json"
+        path.write_text(json.dumps(run or run_document(**changes), indent=1))
+        return path
+
+    return write
+
+
+class Reader(html.parser.HTMLParser):
+    """Collects tags, what they load, and whether they nest."""
+
+    VOID = frozenset({"meta", "br", "link", "img", "input"})
+
+    def __init__(self):
+        super().__init__(convert_charrefs=True)
+        self.open, self.tags, self.loads, self.text = [], [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.loads += [value for name, value in attributes if name in ("src", "href", "xlink:href", "srcset", "action")]
+        assert not [name for name, _ in attributes if name.startswith("on")]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags.append(tag)
+        self.loads += [value for name, value in attributes if name in ("src", "href", "xlink:href")]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def page_of(path):
+    reader = Reader()
+    reader.feed(path.read_text(encoding="utf-8"))
+    assert reader.open == []
+    return reader
+
+
+@pytest.fixture
+def no_matplotlib(monkeypatch):
+    """As on a machine where matplotlib is not installed."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+
+
+def test_a_page_without_matplotlib_says_so(kvcalc, run_file, no_matplotlib):
+    answer = kvcalc("report", run_file())
+    assert (answer.code, answer.out, answer.err) == (0, "", "Wrote run.html\n")
+    page = page_of(run_file().with_suffix(".html"))
+    words = " ".join(page.text)
+    assert "svg" not in page.tags
+    assert "No picture: a picture needs matplotlib (pip install 'kvcalc[report]')." in words
+    for figure in ("15.88 GB/s", "156.4 ms", "2,147,483,648 B", "the machine was not quiet", "Xeon Platinum 8481C"):
+        assert figure in words
+    raw = run_document()["points"][0]["decode"]["samples_seconds"][0]
+    assert f"{raw:.6g}" in words
+
+
+def test_a_picture_without_matplotlib_is_one_error(kvcalc, run_file, no_matplotlib):
+    answer = kvcalc("report", run_file(), "-o", "x.svg")
+    assert (answer.code, answer.out) == (2, "")
+    assert "pip install 'kvcalc[report]'" in answer.err
+
+
+def test_nothing_of_a_run_becomes_markup(kvcalc, run_file):
+    run = run_document(model={"name": HOSTILE, "source": HOSTILE}, doubts=[HOSTILE], notes=[HOSTILE])
+    run["environment"] |= {"device_name": HOSTILE, "command": HOSTILE, "throttled": [HOSTILE]}
+    run["verdict"]["reasons"] = [HOSTILE]
+    for point in run["points"]:
+        point["ops"][0] |= {"name": HOSTILE, "kernel": HOSTILE}
+        point["components"][0]["name"] = HOSTILE
+        point["rules"][0]["rule"] = HOSTILE
+    assert kvcalc("report", run_file(seal(run))).code == 0
+    page = page_of(run_file(seal(run)).with_suffix(".html"))
+    assert "script" not in page.tags
+    assert all(target.startswith("#") for target in page.loads)
+    text = "".join(page.text)
+    assert "<script>alert('x')</script>" in text
+    assert "\x1b" not in text
+
+
+def test_a_page_is_not_overwritten_unless_forced(kvcalc, run_file, no_matplotlib):
+    path = run_file()
+    assert kvcalc("report", path).code == 0
+    again = kvcalc("report", path)
+    assert again.code == 2
+    assert "run.html exists" in again.err
+    assert kvcalc("report", path, "--force").code == 0
+    assert kvcalc("report", path, "-o", "other.htm").code == 0
+    assert path.with_name("other.htm").read_bytes() == path.with_suffix(".html").read_bytes()
+
+
+def test_report_prints_what_the_terminal_showed(kvcalc, run_file):
+    run = run_document()
+    path = run_file(run)
+    table = kvcalc("report", path, "--format", "table")
+    assert table.code == 0
+    assert table.out == report_text(profile_report(run))
+    assert kvcalc("report", path, "-o", "-").out == table.out
+    assert kvcalc("report", path, "--format", "csv").out == to_csv(profile_report(run))
+    assert kvcalc("report", path, "-o", "copy.md").code == 0
+    assert path.with_name("copy.md").read_text() == to_markdown(profile_report(run))
+    assert not path.with_suffix(".html").exists()
+
+
+def test_a_run_printed_as_json_is_the_run_with_its_seal(kvcalc, run_file):
+    path = run_file()
+    assert kvcalc("report", path, "-o", "copy.json").code == 0
+    copied = path.with_name("copy.json")
+    assert json.loads(copied.read_text()) == run_document()
+    assert kvcalc("report", copied, "--format", "json").json == run_document()
+
+
+def test_a_suffix_that_names_nothing(kvcalc, run_file):
+    answer = kvcalc("report", run_file(), "-o", "x.pdf")
+    assert answer.code == 2
+    assert ".html, .htm, .svg, .png, .json" in answer.err
+
+
+def test_a_file_that_is_no_run(kvcalc, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "llama"}')
+    assert "is no run file" in kvcalc("report", path).err
+
+
+def test_report_loads_neither_torch_nor_matplotlib(run_file):
+    path = run_file()
+    code = (
+        "import sys; from kvcalc.cli.app import main\n"
+        f"assert main(['report', {str(path)!r}, '--format', 'json']) == 0\n"
+        "print('LOADED', *sorted({name.split('.')[0] for name in sys.modules}))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert set(out.rpartition("LOADED")[2].split()) & {"torch", "matplotlib", "numpy", "pandas", "rich"} == set()
+
+
+# The picture
+
+
+def test_a_run_without_decode_steps_has_no_picture(kvcalc, run_file):
+    pytest.importorskip("matplotlib")
+    answer = kvcalc("report", run_file(served_run()), "-o", "x.png")
+    assert answer.code == 2
+    assert "nothing to draw" in answer.err
+
+
+@pytest.mark.parametrize(("contexts", "batches"), [((1024,), (1,)), ((1024, 8192, 32768), (1, 4))])
+def test_the_picture_is_drawn(kvcalc, run_file, contexts, batches):
+    pytest.importorskip("matplotlib")
+    path = run_file(contexts=contexts, batches=batches)
+    assert kvcalc("report", path, "-o", "x.svg").code == 0
+    assert ET.parse(path.with_name("x.svg")).getroot().tag == "{http://www.w3.org/2000/svg}svg"  # noqa: S314
+    assert kvcalc("report", path, "-o", "x.png").code == 0
+    assert path.with_name("x.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+def test_the_picture_is_the_same_each_time():
+    pytest.importorskip("matplotlib")
+    run = run_document()
+    assert pictures.picture(run, "svg") == pictures.picture(run, "svg")
+
+
+def test_the_page_carries_the_picture(kvcalc, run_file):
+    pytest.importorskip("matplotlib")
+    path = run_file()
+    assert kvcalc("report", path).code == 0
+    page = page_of(path.with_suffix(".html"))
+    assert "svg" in page.tags
+    assert all(target.startswith("#") for target in page.loads)
+
+
+def test_what_the_picture_shows():
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    run = run_document(noise=0.0)
+    figure = Figure(layout="constrained")
+    pictures._draw(figure, run, has_title=True)
+    left, right = figure.axes
+    dots, fitted, predicted = left.get_lines()
+    assert [count * 2**30 for count in dots.get_xdata()] == pytest.approx([count for count, _ in decode_points(run)])
+    assert fitted.get_label() == "84.00 us + bytes / 16.02 GB/s"
+    assert predicted.get_label() == "bytes / 18.20 GB/s, the measured peak"
+    labels = [text.get_text() for text in right.get_legend().get_texts()]
+    assert labels[:4] == ["decode step", "prefill", "attention over kv", "projections"]
+    roof = right.get_lines()[-1]
+    # Bandwidth meets arithmetic at 210 GFLOP/s / 18.2 GB/s = 11.5 FLOP a byte.
+    assert roof.get_xdata()[1] == pytest.approx(11.538, rel=1e-3)
+    assert max(roof.get_ydata()) == GEMM
+    for line in right.get_lines()[:-1]:
+        for intensity, rate in zip(*line.get_data(), strict=True):
+            assert rate <= min(GEMM, READ * intensity)
+
+
+def test_many_operations_share_the_last_mark_and_idle_ones_have_none():
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    run = run_document(contexts=(1024,), batches=(1,), machine=None)
+    ops = run["points"][0]["ops"]
+    ops += [{**copy.deepcopy(ops[0]), "name": f"op {place}"} for place in range(5)]
+    ops.append({**ops[0], "name": "copy", "flops": 0})
+    figure = Figure(layout="constrained")
+    pictures._draw(figure, run, has_title=False)
+    lines = figure.axes[1].get_lines()
+    assert [line.get_label() for line in lines][-1] == "other operations"
+    assert len(lines[-1].get_xdata()) == 5
