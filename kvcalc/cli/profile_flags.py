@@ -67,7 +67,10 @@ class Flags(msgspec.Struct, frozen=True):
         """The only count that `--ctx` or `--batch` gives; KvcalcError where it gives several."""
         counts = _counts({"--ctx": self.grid.ctx, "--batch": self.grid.batch}[flag], flag) or [default]
         if len(counts) > 1:
-            raise KvcalcError(f"{flag} gives {len(counts)} numbers, and a server is asked for one shape", "run each on its own")
+            raise KvcalcError(
+                f"{flag} gives {len(counts)} numbers, and a server is asked for one shape",
+                "name one, or run several times",
+            )
         return counts[0]
 
     def output_tokens(self) -> int:

@@ -79,15 +79,16 @@ class LibraryModel:
     def step_weight_bytes(self, size: CacheSize) -> int:
         """Bytes of the parameters that a decode step reads, for the batch of `size`.
 
-        All but tables of which it looks up a row, such as the input embedding unless it is the LM head too, and
-        experts that no sequence is expected to be routed to, each choosing at random.
+        Those of the decoder and the LM head, but for tables of which it looks up a row, such as the input embedding
+        unless it is the head too, and experts that no sequence is expected to be routed to, each choosing at random.
         """
         import torch
 
-        head = self.model.get_output_embeddings()
-        tables = {module.weight for module in self.model.modules() if isinstance(module, torch.nn.Embedding)}
-        looked_up = tables - ({head.weight} if head is not None else set())
-        return self.weight_bytes - sum(table.nbytes for table in looked_up) - self._idle_bytes(size)
+        decoder, head = self.model.get_decoder(), self.model.get_output_embeddings()
+        multiplied = set() if head is None else set(head.parameters())
+        tables = {module.weight for module in decoder.modules() if isinstance(module, torch.nn.Embedding)}
+        read = (set(decoder.parameters()) - tables) | multiplied
+        return sum(weight.nbytes for weight in read) - self._idle_bytes(size)
 
     def _idle_bytes(self, size: CacheSize) -> int:
         """Of the experts that `batch` tokens leave out: (1 - active / experts) ** batch of all."""
@@ -130,11 +131,13 @@ def storage_bytes(tensors: "list[Tensor]") -> int:
 def counted(run: Callable[[], Pass]) -> tuple[Pass, int]:
     """A pass and its FLOPs: matrix products, attention over every pair of tokens, and experts of routed tokens.
 
-    Counted by torch.utils.flop_counter, which knows neither the attention of a CPU nor grouped products.
+    Counted by torch.utils.flop_counter, told of what it does not know: a CPU's attention, grouped products, and in
+    older releases that several query heads share a KV head.
     """
-    from torch.ops import aten
+    import torch
     from torch.utils.flop_counter import FlopCounterMode
 
+    aten = torch.ops.aten
     more = {getattr(aten, name): rule for name, rule in _MORE_FLOPS.items() if hasattr(aten, name)}
     with FlopCounterMode(display=False, custom_mapping=more) as counter:
         out = run()
@@ -151,4 +154,6 @@ def _grouped_flops(rows: Shape, matrices: Shape, *_: Any, **__: Any) -> int:
     return 2 * math.prod(rows) * matrices[-1]
 
 
-_MORE_FLOPS = {"scaled_dot_product_attention": _attention_flops, "_grouped_mm": _grouped_flops}
+_ATTENTIONS = ("flash_attention_for_cpu", "flash_attention", "efficient_attention", "cudnn_attention")
+_MORE_FLOPS: dict[str, Callable[..., int]] = {"_grouped_mm": _grouped_flops}
+_MORE_FLOPS |= {f"_scaled_dot_product_{name}": _attention_flops for name in _ATTENTIONS}

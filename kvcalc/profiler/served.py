@@ -149,5 +149,5 @@ def _tpot(streams: list[StreamTiming]) -> tuple[SeriesDocument, list[str]]:
             "is there a proxy that holds answers back? a server without ignore_eos may end a stream at once",
         )
     lacking = len(streams) - len(timed)
-    doubts = [f"{lacking:,} of {len(streams):,} streams came all at once: TPOT leaves them out"] if lacking else []
-    return Series(timed).document(), doubts
+    doubt = f"{lacking:,} of {len(streams):,} streams have no time between tokens: TPOT leaves them out"
+    return Series(timed).document(), [doubt] if lacking else []

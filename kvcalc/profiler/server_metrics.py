@@ -261,7 +261,7 @@ class CacheMeter:
         if at_first is not None and at_first > _LEAST_BUSY_FRACTION:
             doubts.append(f"{at_first:.1%} of the cache was in use before the streams began: others share the server")
         if self.figures().peak_usage_fraction == 0:
-            doubts.append("every reading of the cache's usage was 0: more --output gives it time to show")
+            doubts.append("every reading of the cache's usage was 0: more --output-tokens gives it time to show")
         return doubts
 
 

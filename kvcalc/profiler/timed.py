@@ -7,7 +7,8 @@ from kvcalc.profiler.documents import DecodeDocument, MachineDocument, PointDocu
 from kvcalc.profiler.ranks import ALONE, Ranks
 from kvcalc.profiler.series import Series, repeats_for
 
-MOST_PREFILLS = 5
+LEAST_PREFILLS, MOST_PREFILLS = 3, 5
+"""Three can be held against those of another run; one alone says nothing of the machine's noise."""
 WARM_UP_STEPS = 2
 SHARE_OF_STEPS = 4
 """A context's last quarter at most is decoded, so that every step reads nearly the whole of it."""
@@ -79,7 +80,7 @@ def timed_prefills(once: Callable[[], float], budget_seconds: float, ranks: Rank
     slowest = ranks.slowest(first)
     if slowest >= budget_seconds:
         return Series((first,))
-    return Series(tuple(once() for _ in range(repeats_for(slowest, budget_seconds, 1, MOST_PREFILLS))))
+    return Series(tuple(once() for _ in range(repeats_for(slowest, budget_seconds, LEAST_PREFILLS, MOST_PREFILLS))))
 
 
 def timed_steps(step: Callable[[int], float], most: int, budget_seconds: float, ranks: Ranks = ALONE) -> Series:

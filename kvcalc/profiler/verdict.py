@@ -53,6 +53,10 @@ def _memory_reasons(point: PointDocument) -> Iterator[str]:
                 f"{_where(point)}: {rule['name']} hold {rule['measured_bytes']:,} B, "
                 f"predicted {rule['predicted_bytes']:,} B"
             )
+    for other in point.get("ranks", [])[1:]:
+        if other["measured_bytes"] != other["predicted_bytes"]:
+            held = f"{other['measured_bytes']:,} B, predicted {other['predicted_bytes']:,} B"
+            yield f"{_where(point)}: rank {other['rank']} holds {held}"
     given = point["allocator"]
     if given is not None and given["measured_bytes"] is not None and not _is_as_given(given, given["measured_bytes"]):
         gave = f"{given['measured_bytes']:,} B, predicted {given['predicted_bytes']:,} B"

@@ -25,7 +25,14 @@ def attend(q: "Tensor", seens: Sequence[Seen], past: int, scale: float, wide: "t
     """
     single = _whole(seens, past, q.shape[2])
     if single is not None:
-        return _one_kernel(q, seens[0], single, past, scale, wide)
+        out = _one_kernel(q, seens[0], single, past, scale, wide)
+    else:
+        out = _in_chunks(q, seens, past, scale, wide)
+    # Entries that are K and V at once go through a kernel whole: it reads them once, and takes one width only.
+    return out if seens[0].value_width is None else out[..., : seens[0].value_width]
+
+
+def _in_chunks(q: "Tensor", seens: Sequence[Seen], past: int, scale: float, wide: "torch.dtype") -> "Tensor":
     import torch
 
     chunks = [
@@ -71,7 +78,7 @@ def _one_kernel(q: "Tensor", seen: Seen, piece: Piece, past: int, scale: float, 
         # A square mask is causal by itself; over a cache that held tokens before, it must be aligned lower right.
         mask = {"is_causal": True} if piece.count == tokens else {"attn_mask": causal_lower_right(tokens, piece.count)}
         out = _by_group(q, k, v, scale, mask)
-    return out if seen.value_width is None else out[..., : seen.value_width]
+    return out
 
 
 def _by_group(q: "Tensor", k: "Tensor", v: "Tensor", scale: float, mask: dict[str, Any]) -> "Tensor":
@@ -109,7 +116,8 @@ def _blocks(
     queries = torch.arange(first, first + tokens, device=device)
     for piece in seen.pieces:
         if seen.choice is not None and seen.choice.places is not None:
-            yield *_pair(piece.gather(seen.choice.places), seen), None
+            values = piece.gather(seen.choice.places)
+            yield values[0], values[-1], None
             continue
         reach = piece.reach(seen.rule, first, first + tokens - 1)
         is_open = tokens == 1 and piece.is_all_seen(seen.rule, first) and seen.choice is None
@@ -119,12 +127,8 @@ def _blocks(
             allowed = None if is_open else seen.rule.allowed(queries, piece.positions(slots))[None]
             if allowed is not None and seen.choice is not None and seen.choice.allowed is not None:
                 allowed = allowed & seen.choice.allowed[:, offset : offset + tokens, slots]
-            yield *_pair(piece.read(slots), seen), allowed
-
-
-def _pair(values: "tuple[Tensor, ...]", seen: Seen) -> "tuple[Tensor, Tensor]":
-    k, v = values[0], values[-1]
-    return k, v if seen.value_width is None else v[..., : seen.value_width]
+            values = piece.read(slots)
+            yield values[0], values[-1], allowed
 
 
 def _spread(allowed: "Tensor | None", q: "Tensor", k: "Tensor") -> "Tensor | None":
@@ -160,6 +164,8 @@ class _Merge:
         self, q: "Tensor", k: "Tensor", v: "Tensor", allowed: "Tensor | None", scale: float
     ) -> "tuple[Tensor, Tensor, Tensor]":
         """Maximum, sum and weighted values of one block; a row that sees nothing of it weighs nothing."""
+        if allowed is None and _has_fused_sums(q, k, v):
+            return self._fused(q, k, v, scale)
         scores = (q @ k.transpose(-1, -2)).to(self.wide) * scale
         if allowed is not None:
             scores = scores.masked_fill(~allowed, float("-inf"))
@@ -170,10 +176,26 @@ class _Merge:
         weights = (scores - top).exp()
         return top, weights.sum(-1, keepdim=True), (weights.to(v.dtype) @ v).to(self.wide)
 
+    def _fused(self, q: "Tensor", k: "Tensor", v: "Tensor", scale: float) -> "tuple[Tensor, Tensor, Tensor]":
+        """The same of a block from one kernel: its logarithm of the sum stands for maximum and sum."""
+        import torch
+
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        out, log_sum = kernel(q, k, v, scale=scale)
+        return log_sum[..., None].to(self.wide), torch.ones_like(log_sum[..., None], dtype=self.wide), out.to(self.wide)
+
     def result(self, q: "Tensor") -> "Tensor":
         """The attention of `q`; zero for a query that sees no entry at all."""
         out: Tensor = self.values / self.total.masked_fill(self.total == 0, 1)
         return out.to(q.dtype).reshape(q.shape[0], q.shape[1], q.shape[2], -1)
+
+
+def _has_fused_sums(q: "Tensor", k: "Tensor", v: "Tensor") -> bool:
+    """Whether torch has a kernel that gives a block's softmax sum beside its output: on a CPU, for one width.
+
+    torch names none of these kernels in public; this one is what its attention dispatches to on a CPU.
+    """
+    return q.device.type == "cpu" and k.shape[2] > 0 and k.shape[-1] == v.shape[-1]
 
 
 _LOWEST = -1e30

@@ -15,6 +15,7 @@ from kvcalc.profiler.environment import plain_environment  # noqa: E402
 from kvcalc.reference.model import ReferenceModel, RunOptions  # noqa: E402
 from kvcalc.reference.session import Session  # noqa: E402
 
+
 def made_up(nvml=None, cuda=None):
     return CudaDevice(1, cuda=cuda or FakeCuda(), nvml=nvml or FakeNvml())
 
@@ -46,7 +47,9 @@ def test_a_device_that_is_not_there_is_refused():
     assert found.value.hint == "use cuda:0 to cuda:1"
 
 
-@pytest.mark.parametrize(("rank", "name", "index"), [("1", "cuda", 1), ("1", None, 1), ("1", "cuda:0", 0), (None, "cuda", 0)])
+@pytest.mark.parametrize(
+    ("rank", "name", "index"), [("1", "cuda", 1), ("1", None, 1), ("1", "cuda:0", 0), (None, "cuda", 0)]
+)
 def test_each_rank_takes_a_device_of_its_own(monkeypatch, rank, name, index):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(module, "CudaDevice", lambda place: place)
@@ -99,7 +102,9 @@ def test_each_reason_for_throttling_is_said_in_words(name, word):
     assert document["throttled"] == [word]
 
 
-@pytest.mark.parametrize("name", ["nvmlClocksThrottleReasonGpuIdle", "nvmlClocksThrottleReasonApplicationsClocksSetting"])
+@pytest.mark.parametrize(
+    "name", ["nvmlClocksThrottleReasonGpuIdle", "nvmlClocksThrottleReasonApplicationsClocksSetting"]
+)
 def test_an_idle_device_is_not_throttled(name):
     bit = getattr(pytest.importorskip("pynvml"), name)
     assert made_up(FakeNvml(bit)).describe(plain_environment("cuda")) == []

@@ -13,6 +13,7 @@ from conftest import GOLDEN
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+import kvcalc as sizing  # noqa: E402
 from kvcalc.engines.transformers import Transformers  # noqa: E402
 from kvcalc.errors import KvcalcError  # noqa: E402
 from kvcalc.profiler import machine  # noqa: E402
@@ -107,7 +108,9 @@ def test_every_point_of_a_grid_is_measured(run):
     assert {place: one["measured_bytes"] for place, one in held.items()} == {
         (tokens, batch): 3 * 2 * 2 * 8 * tokens * batch * FP32 for tokens in (2, 12) for batch in (1, 3)
     }
-    assert all(one["decode"]["steps"] >= 1 and one["prefill"]["tokens"] == one["context_tokens"] for one in document["points"])
+    assert all(
+        one["decode"]["steps"] >= 1 and one["prefill"]["tokens"] == one["context_tokens"] for one in document["points"]
+    )
 
 
 def test_a_rule_that_does_not_hold_is_exit_1(run, monkeypatch):
@@ -269,6 +272,18 @@ def test_a_config_of_another_name_has_no_weights_beside_it(run, checkpoint):
     folder, _ = checkpoint("model.safetensors")
     shutil.copy(folder / "config.json", folder / "other.json")
     assert "random weights" in run(folder / "other.json").err
+
+
+def test_a_model_that_sees_reads_no_weights_of_its_eyes(tmp_path):
+    """Its checkpoint fills the whole model; a decode step still reads what that of the text model alone reads."""
+    eyes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    eyes |= {"image_size": 28, "patch_size": 14}
+    config = transformers.Gemma3Config(text_config=stated("gemma3-text"), vision_config=eyes, mm_tokens_per_image=4)
+    transformers.Gemma3ForConditionalGeneration(config).save_pretrained(tmp_path)
+    whole, text = library_model(tmp_path / "config.json"), library_model("gemma3-text")
+    size = sizing.size(sizing.load(str(config_of("gemma3-text"))), N, B, dtype="fp32")
+    assert whole.weight_bytes > text.weight_bytes
+    assert whole.step_weight_bytes(size) == text.step_weight_bytes(size)
 
 
 def test_a_checkpoint_that_lacks_a_tensor_is_refused(run, checkpoint):

@@ -1,10 +1,11 @@
 """One point: FLOP counts against torch's own counter and by hand, doubts, and running out of memory."""
 
 import pytest
+from msgspec.structs import replace
 
 torch = pytest.importorskip("torch")
 
-from quick import HIDDEN, KV, MACHINE, MODELS, QuickCpu, model_of, point_of, prompt, request, spec, with_keys  # noqa: E402
+from quick import HIDDEN, KV, MACHINE, QuickCpu, model_of, point_of, prompt, request, spec  # noqa: E402
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
@@ -18,8 +19,8 @@ TOKENS, BATCH = 40, 2
 
 
 def session_of(model):
-    encoded = torch.rand(BATCH, 20, HIDDEN)
-    return Session(model, BATCH, TOKENS, encoded=encoded if any(one.reference.encoder_tokens for one in model.parts) else None)
+    needs_encoder = any(part.reference.encoder_tokens for part in model.parts)
+    return Session(model, BATCH, TOKENS, encoded=torch.rand(BATCH, 20, HIDDEN) if needs_encoder else None)
 
 
 def counted(action):
@@ -119,13 +120,9 @@ def test_a_prompt_passes_the_upper_layers_with_its_last_token_alone():
 )
 def test_feed_forward_parts_count_the_experts_that_a_token_takes(mlp):
     one = spec([KV])
-    with_mlp = type(one)(**{name: getattr(one, name) for name in one.__struct_fields__} | {"layers": (_with(one, mlp),)})
-    model = model_of(request(with_mlp, with_mlp=True))
+    layers = tuple(replace(layer, mlp=mlp) for layer in one.layers)
+    model = model_of(request(replace(one, layers=layers), with_mlp=True))
     assert BATCH * pass_flops(model, TOKENS - 1, 1) == decode_flops(model)
-
-
-def _with(one, mlp):
-    return type(one.layers[0])(components=one.layers[0].components, mlp=mlp)
 
 
 def test_a_step_reads_no_weights_of_an_encoder_that_was_projected_before():
@@ -174,7 +171,7 @@ def test_the_last_quarter_is_decoded_at_most(context, most, steps):
 
 
 def test_steps_end_with_the_budget_and_leave_warm_ups_out():
-    assert timed_steps(lambda at: float(at), 6, 100).samples == (2, 3, 4, 5)
+    assert timed_steps(float, 6, 100).samples == (2, 3, 4, 5)
     assert timed_steps(lambda at: 1.0, 50, 4.5).samples == (1, 1, 1)
     assert timed_steps(lambda at: 9.0, 50, 1).samples == (9,)
     assert timed_steps(lambda at: 9.0, 1, 1).samples == (9,)
@@ -189,7 +186,11 @@ def test_a_prefill_that_takes_the_budget_is_the_only_one():
 
 @pytest.mark.parametrize(
     ("where", "reached", "kept"),
-    [("__init__", "nothing", ()), ("prefill", "caches", ("components",)), ("decode", "prefill", ("components", "prefill"))],
+    [
+        ("__init__", "nothing", ()),
+        ("prefill", "caches", ("components",)),
+        ("decode", "prefill", ("components", "prefill")),
+    ],
 )
 @pytest.mark.parametrize(
     "error", [RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to\nmore"), MemoryError()]

@@ -20,7 +20,19 @@ from kvcalc.reference.build import Rank  # noqa: E402
 from kvcalc.reference.codecs import packed_formats  # noqa: E402
 from kvcalc.reference.kinds import REFERENCES  # noqa: E402
 
-WITH_ENTRIES = ["kv", "window", "sinks", "chunk", "pooled", "overlap", "latent", "flat latent", "index", "cross", "shared"]
+WITH_ENTRIES = [
+    "kv",
+    "window",
+    "sinks",
+    "chunk",
+    "pooled",
+    "overlap",
+    "latent",
+    "flat latent",
+    "index",
+    "cross",
+    "shared",
+]
 
 
 def held(point):
@@ -33,7 +45,9 @@ def exact(asked):
     point = point_of(asked)
     assert point["stopped"] is None
     assert judge([point], None)["reasons"] == []
-    assert all(one["counted_read_bytes_per_step"] == one["predicted_read_bytes_per_step"] for one in point["components"])
+    assert all(
+        one["counted_read_bytes_per_step"] == one["predicted_read_bytes_per_step"] for one in point["components"]
+    )
     assert all(one["measured_bytes"] == one["predicted_bytes"] > 0 for one in point["rules"])
     return point
 
@@ -116,7 +130,9 @@ def test_a_step_reads_a_window_and_a_choice_and_not_the_context():
 def runs(draw):
     """A request over odd contexts, batches, windows, ratios and pages."""
     span = draw(
-        st.sampled_from(["", "window: {}", "window: {}, sinks: 2", "chunk: {}", "ratio: {}", "ratio: {}, overlap: true"])
+        st.sampled_from(
+            ["", "window: {}", "window: {}, sinks: 2", "chunk: {}", "ratio: {}", "ratio: {}, overlap: true"]
+        )
     ).format(draw(st.integers(1, 30)))
     mixer = draw(st.sampled_from([KV, MLA]))
     layers = [with_keys(mixer, span) if span else mixer, draw(st.sampled_from([KV, f"[{KV}, {CROSS}]"]))]
@@ -142,7 +158,10 @@ RECURRENT = ["mamba1", "mamba2", "gated_delta", "linear", "short_conv", "rg_lru"
 
 
 @settings(max_examples=25)
-@given(st.sampled_from(RECURRENT).flatmap(lambda kind: KEYS[kind].map(lambda keys: {"kind": kind, **keys})), st.integers(1, 9))
+@given(
+    st.sampled_from(RECURRENT).flatmap(lambda kind: KEYS[kind].map(lambda keys: {"kind": kind, **keys})),
+    st.integers(1, 9),
+)
 def test_states_of_any_shape(mixer, context):
     try:
         exact(request(spec([mixer], hidden_size=mixer.get("hidden", 64)), contexts=[context]))
@@ -177,7 +196,9 @@ def test_what_does_not_fit_is_told_with_what_would():
     asked = request("kv", contexts=[4096])
     room = room_for(asked, 4096, 2).total_bytes
     refuse_without_room(asked, 4096, 2, room)
-    with pytest.raises(KvcalcError, match=r"4,096 tokens x 2 ask for .* \(caches 8.00 MiB\), and .* are available") as found:
+    with pytest.raises(
+        KvcalcError, match=r"4,096 tokens x 2 ask for .* \(caches 8.00 MiB\), and .* are available"
+    ) as found:
         refuse_without_room(asked, 4096, 2, room - 1)
     assert found.value.hint == "--ctx 4095 --batch 2 would fit"
     with pytest.raises(KvcalcError) as found:

@@ -14,6 +14,7 @@ from kvcalc.profiler import course  # noqa: E402
 from kvcalc.profiler.peaks import beyond_peak  # noqa: E402
 from kvcalc.profiler.record import read_run  # noqa: E402
 from kvcalc.profiler.report import profile_report  # noqa: E402
+from kvcalc.profiler.room import room_for  # noqa: E402
 from kvcalc.profiler.run import InterruptedRunError, profile_run  # noqa: E402
 from kvcalc.profiler.verdict import exit_code, judge, largest  # noqa: E402
 from kvcalc.reference.build import Build  # noqa: E402
@@ -62,7 +63,9 @@ def test_the_document_is_written_and_read_as_it_was(tmp_path, model):
 def bytes_of(document):
     keys = "predicted_bytes", "measured_bytes", "predicted_read_bytes_per_step", "counted_read_bytes_per_step"
     return [
-        [one.get(key) for key in keys] for point in document["points"] for one in (*point["components"], *point["rules"])
+        [one.get(key) for key in keys]
+        for point in document["points"]
+        for one in (*point["components"], *point["rules"])
     ]
 
 
@@ -75,17 +78,18 @@ def test_two_runs_of_one_seed_hold_the_same_bytes():
 
 # ---- what does not fit
 
+NEEDED = 2 * 4 * (2 * 64 * 128 + 2 * 64 * 64)
+"""Weights of two fp32 layers: Q and O of 4 heads x 32, K and V of 2, hidden 64."""
+
 
 def test_weights_that_do_not_fit_are_refused_before_anything_is_allocated(monkeypatch):
-    made = []
-    real = torch.empty
+    made, real = [], torch.empty
+    device = QuickCpu(free=NEEDED - 1)
     monkeypatch.setattr(torch, "empty", lambda *a, **k: made.append(k.get("device")) or real(*a, **k))
-    # Two layers of fp32: Q and O of 4 heads x 32, K and V of 2, hidden 64.
-    needed = 2 * 4 * (2 * 64 * 128 + 2 * 64 * 64)
     with pytest.raises(KvcalcError) as found:
-        run(request("kv"), QuickCpu(free=needed - 1))
+        run(request("kv"), device)
     assert found.value.message == (
-        f"the weights of 2 layers take {memory(needed)}, and {memory(needed - 1)} are available"
+        f"the weights of 2 layers take {memory(NEEDED)}, and {memory(NEEDED - 1)} are available"
     )
     assert found.value.hint == "use fewer --layers"
     assert set(made) == {"meta"}
@@ -94,24 +98,14 @@ def test_weights_that_do_not_fit_are_refused_before_anything_is_allocated(monkey
 def test_a_point_that_does_not_fit_is_refused_with_what_would(monkeypatch):
     monkeypatch.setattr(Session, "__init__", lambda *_, **__: pytest.fail("was allocated"))
     asked = request("kv", contexts=[8, 2**20], batches=[1])
-    with pytest.raises(KvcalcError, match=r"1,048,576 tokens x 1 ask for .* \(caches 1.00 GiB\), and .* are available") as found:
+    with pytest.raises(
+        KvcalcError, match=r"1,048,576 tokens x 1 ask for .* \(caches 1.00 GiB\), and .* are available"
+    ) as found:
         run(asked, QuickCpu(free=2**29))
     context = int(found.value.hint.split()[1])
     assert 8 < context < 2**20
-    assert points_of_fitting(context) == [(8, 1), (context, 1)]
-
-
-def points_of_fitting(context):
-    """What a run over 8 and `context` tokens takes up on half a GiB."""
-    asked = request("kv", contexts=[8, context], batches=[1])
-    return course_of(asked, 2**29)._fitting()
-
-
-def course_of(asked, free):
-    from kvcalc.profiler.ranks import ALONE
-    from kvcalc.profiler.run import _ReferenceRun
-
-    return _ReferenceRun(asked, QuickCpu(free=free), None, ALONE)
+    takes = [room_for(asked, tokens, 1).total_bytes + NEEDED for tokens in (context, context + 1)]
+    assert takes[0] <= 2**29 < takes[1]
 
 
 def test_a_grid_of_defaults_leaves_out_what_does_not_fit():
@@ -178,7 +172,9 @@ def test_weights_that_are_no_numbers_are_found(monkeypatch):
     monkeypatch.setattr(Build, "weight", broken)
     verdict = run(request("kv", contexts=[16]))["verdict"]
     assert verdict["memory"] == "exact"
-    assert verdict["reasons"] == [f"16 tokens x 2: {what}: NaN or infinity in its outputs" for what in ("prefill", "decode")]
+    assert verdict["reasons"] == [
+        f"16 tokens x 2: {what}: NaN or infinity in its outputs" for what in ("prefill", "decode")
+    ]
     assert exit_code(verdict) == 1
 
 
@@ -211,7 +207,10 @@ def test_time_is_judged_at_the_largest_point_where_somebody_says_how_near(machin
     assert run(asked)["verdict"]["time"] == "not judged"
     verdict = run(asked, tolerance=0.2)["verdict"]
     assert (verdict["memory"], verdict["time"], verdict["tolerance"]) == ("exact", "off", 0.2)
-    assert [reason.split(" took")[0] for reason in verdict["reasons"]] == ["16 tokens x 1: prefill", "16 tokens x 1: decode"]
+    assert [reason.split(" took")[0] for reason in verdict["reasons"]] == [
+        "16 tokens x 1: prefill",
+        "16 tokens x 1: decode",
+    ]
     assert run(asked, tolerance=1e40)["verdict"]["time"] == "within"
 
 
@@ -230,7 +229,9 @@ def test_a_tolerance_holds_both_ways_and_a_graph_speaks_for_the_device():
     assert off_by(0.9, graph_seconds=1.1) == []
 
 
-@pytest.mark.parametrize(("measured", "is_off"), [(1024, False), (1024 + 2**21, False), (1023, True), (1025 + 2**21, True)])
+@pytest.mark.parametrize(
+    ("measured", "is_off"), [(1024, False), (1024 + 2**21, False), (1023, True), (1025 + 2**21, True)]
+)
 def test_an_allocator_gives_what_was_asked_and_uncut_rests(measured, is_off):
     point = run(request("kv", contexts=[8]))["points"][0]
     point["allocator"] = {"tensors": 2, "granule_bytes": 512, "predicted_bytes": 1024, "measured_bytes": measured}

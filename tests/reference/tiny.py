@@ -71,6 +71,8 @@ MODELS = {
     "V4, heavily compressed": [f"[{WINDOW}, {{kind: latent, latent_dim: 24, rope_dim: 8, ratio: 8}}]"],
     "V4.1": [FULL, REUSE, reindex(12), REUSE, reindex(9)],
     "V4.1, twice Full": [FULL, REUSE, FULL, REUSE],
+    "V4.1, few candidates": [FULL, reindex(4)],
+    "two choices": [FULL, f"[{CHOSEN_MLA}, {{kind: index, q_heads: 16, head_dim: 8}}]", REUSE],
     "chosen K and V": [f"[{KV.replace('}', ', top_k: 10}')}, {{kind: index, q_heads: 16, head_dim: 8, q_rank: 12}}]"],
     "GLM": [f"[{CHOSEN_MLA}, {{kind: index, q_heads: 16, head_dim: 8}}]", CHOSEN_MLA],
     "cross": [f"[{KV}, {{kind: cross, q_heads: 4, kv_heads: 4, head_dim: 16, encoder_tokens: {ENCODED}}}]"],

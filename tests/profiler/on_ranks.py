@@ -1,0 +1,50 @@
+"""Run under torchrun with a spec and names of `quick`'s models: each split over the ranks against itself whole.
+
+The first rank prints how far each one's outputs are from the whole model's, in float64, as a line of JSON. Then it
+prints what the command says of the spec that is named first, on a machine whose peaks are stated.
+"""
+
+import json
+import os
+import sys
+
+import torch
+from quick import HIDDEN, MACHINE, prompt, request
+
+from kvcalc.cli.app import main
+from kvcalc.profiler import course, device
+from kvcalc.profiler.ranks import ranks_of
+from kvcalc.reference.build import Rank
+from kvcalc.reference.model import ReferenceModel, RunOptions
+from kvcalc.reference.session import Session
+
+TOKENS, BATCH = 20, 2
+
+
+def outputs(name, rank):
+    """Hidden states of a prefill and of two decode steps, in float64."""
+    asked = request(name)
+    model = ReferenceModel(asked.spec, asked.workload, RunOptions(rank=rank, exact=torch.float64))
+    encoded = torch.rand(BATCH, 20, HIDDEN, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    longest = max(part.reference.encoder_tokens for part in model.parts)
+    session, ids = Session(model, BATCH, TOKENS, encoded=encoded if longest else None), prompt(BATCH, TOKENS)
+    passes = [session.prefill(ids[:, :18]), session.decode(ids[:, 18:19]), session.decode(ids[:, 19:])]
+    return torch.cat(passes, dim=1)
+
+
+def distance(name, ranks):
+    """The largest difference on any rank between the split model's outputs and the whole model's."""
+    return max(ranks.gather((outputs(name, ranks.rank) - outputs(name, Rank())).abs().max().item()))
+
+
+if __name__ == "__main__":
+    spec, *names = sys.argv[1:]
+    size = os.environ["WORLD_SIZE"]
+    with ranks_of(int(size), "cpu") as ranks:
+        found = {name: distance(name, ranks) for name in names}
+    if ranks.is_first:
+        print(json.dumps(found))
+    course.measure_machine = lambda *_: dict(MACHINE)
+    device.EVICTING_BYTES = 4096
+    asked = ["profile", spec, "--tp", size, "--ctx", "16", "--batch", "1", "--device", "cpu", "--format", "json"]
+    sys.exit(main(asked))
