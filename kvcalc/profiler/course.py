@@ -21,7 +21,7 @@ from kvcalc.profiler.peaks import beyond_peak
 from kvcalc.profiler.record import seal
 from kvcalc.profiler.request import ProfileRequest
 from kvcalc.profiler.timed import Point
-from kvcalc.profiler.verdict import judge, largest
+from kvcalc.profiler.verdict import judge, largest, where
 from kvcalc.units import memory
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class Course:
             "points": self.points,
             "served": None,
             "verdict": judge(self.points, tolerance),
-            "doubts": [*self.doubts, *(doubt for point in self.points for doubt in point["doubts"])],
+            "doubts": [*self.doubts, *(f"{where(point)}: {doubt}" for point in self.points for doubt in point["doubts"])],
             "notes": [*self.request.notes, *self.notes(), *notes],
             "spec": msgspec.to_builtins(self.request.spec),
             "digest": "",

@@ -93,8 +93,9 @@ def machine_lines(machine: MachineDocument) -> Iterator[str]:
 def _overhead_lines(document: ProfileDocument) -> Iterator[str]:
     """What a decode step takes beside reading at the measured peak, and what the line through all points says."""
     if decode := document["decode"]:
-        beyond = decimal(decode["overhead_seconds_per_layer"], SECONDS)
-        yield f"overhead: {beyond} a layer of a decode step, beyond its bytes at the measured peak"
+        beyond = decode["overhead_seconds_per_layer"]
+        if beyond:
+            yield f"overhead: {decimal(beyond, SECONDS)} a layer of a decode step, beyond its bytes at the measured peak"
     if line := decode_line(document):
         fixed = decimal(line.overhead_seconds / document["request"]["layers"], SECONDS)
         rate = decimal(line.bytes_per_second, BYTE_RATES)

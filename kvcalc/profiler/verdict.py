@@ -15,7 +15,7 @@ def judge(points: Sequence[PointDocument], tolerance: float | None) -> VerdictDo
     reasons = [reason for point in points for reason in _memory_reasons(point)]
     memory = "off" if reasons else "exact" if any(point["components"] for point in points) else "not measured"
     slow = list(_time_reasons(points, tolerance)) if tolerance is not None else []
-    broken = [f"{_where(point)}: {doubt}" for point in points for doubt in point["doubts"] if "NaN" in doubt]
+    broken = [f"{where(point)}: {doubt}" for point in points for doubt in point["doubts"] if "NaN" in doubt]
     return {
         "memory": memory,  # type: ignore[typeddict-item]
         "time": "not judged" if tolerance is None else "off" if slow else "within",
@@ -35,7 +35,8 @@ def largest(points: Sequence[PointDocument]) -> PointDocument | None:
     return max(finished, key=lambda point: point["context_tokens"] * point["batch"], default=None)
 
 
-def _where(point: PointDocument) -> str:
+def where(point: PointDocument) -> str:
+    """Which point is meant: `8,192 tokens x 4`."""
     return f"{point['context_tokens']:,} tokens x {point['batch']}"
 
 
@@ -43,24 +44,24 @@ def _memory_reasons(point: PointDocument) -> Iterator[str]:
     for one in point["components"]:
         if one["measured_bytes"] != one["predicted_bytes"]:
             held = f"{one['measured_bytes']:,} B, predicted {one['predicted_bytes']:,} B"
-            yield f"{_where(point)}: `{one['name']}` holds {held}"
+            yield f"{where(point)}: `{one['name']}` holds {held}"
         counted, predicted = one["counted_read_bytes_per_step"], one["predicted_read_bytes_per_step"]
         if counted is not None and counted != predicted:
-            yield f"{_where(point)}: a step reads {counted:,} B of `{one['name']}`, predicted {predicted:,} B"
+            yield f"{where(point)}: a step reads {counted:,} B of `{one['name']}`, predicted {predicted:,} B"
     for rule in point["rules"]:
         if rule["measured_bytes"] != rule["predicted_bytes"]:
             yield (
-                f"{_where(point)}: {rule['name']} hold {rule['measured_bytes']:,} B, "
+                f"{where(point)}: {rule['name']} hold {rule['measured_bytes']:,} B, "
                 f"predicted {rule['predicted_bytes']:,} B"
             )
     for other in point.get("ranks", [])[1:]:
         if other["measured_bytes"] != other["predicted_bytes"]:
             held = f"{other['measured_bytes']:,} B, predicted {other['predicted_bytes']:,} B"
-            yield f"{_where(point)}: rank {other['rank']} holds {held}"
+            yield f"{where(point)}: rank {other['rank']} holds {held}"
     given = point["allocator"]
     if given is not None and given["measured_bytes"] is not None and not _is_as_given(given, given["measured_bytes"]):
         gave = f"{given['measured_bytes']:,} B, predicted {given['predicted_bytes']:,} B"
-        yield f"{_where(point)}: the allocator gave {gave}"
+        yield f"{where(point)}: the allocator gave {gave}"
 
 
 def _is_as_given(given: AllocatorDocument, measured: int) -> bool:
@@ -78,7 +79,7 @@ def _time_reasons(points: Sequence[PointDocument], tolerance: float) -> Iterator
             continue
         off = _seconds(series) / series["predicted_seconds"] - 1
         if abs(off) > tolerance:
-            yield f"{_where(point)}: {what} took {off:+.0%} of what was predicted, allowed {tolerance:.0%}"
+            yield f"{where(point)}: {what} took {off:+.0%} of what was predicted, allowed {tolerance:.0%}"
 
 
 def _seconds(series: PrefillDocument | DecodeDocument) -> float:

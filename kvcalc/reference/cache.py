@@ -7,7 +7,6 @@ tensors' bytes are held against it.
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from kvcalc.errors import KvcalcError
 from kvcalc.reference.codecs import VectorShape
 from kvcalc.reference.projections import Keeper
 from kvcalc.reference.seen import Fresh, Kept, Ring, Rule, Seen, Stored
@@ -266,12 +265,3 @@ class Pooled(EntryCache):
 
     def held(self) -> list[Held]:
         return [*super().held(), *(Held("open rows", rows, 0) for rows in self.open)]
-
-
-def check_room(past: int, tokens: int, capacity: int) -> None:
-    """KvcalcError where `tokens` more would not fit behind `past`."""
-    if past + tokens > capacity:
-        raise KvcalcError(
-            f"{past} tokens are cached and {tokens} more come, but there is room for {capacity}",
-            "allocate the cache for a longer context",
-        )

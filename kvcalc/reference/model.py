@@ -173,7 +173,8 @@ def _check_choices(layers: list[RunningLayer], span: Callable[[Place], Span]) ->
 
 def _replay(upper: list[RunningLayer]) -> int:
     """Tokens at the end of a prompt that the upper layers see: their widest window, or the last token alone."""
-    spans = [part.reference.component.span.cap for layer in upper for part in layer.parts if part.keeper is not None]
+    kept = [part.reference for layer in upper for part in layer.parts if part.keeper is not None]
+    spans = [one.component.span.cap for one in kept if not one.encoder_tokens]
     return max([1, *(cap for cap in spans if cap is not None)])
 
 

@@ -195,14 +195,16 @@ class Sequence:
     def attend(self, asker, targets, x):
         weights, owner = doubles(asker.asker), self.component(self.owner(asker))
         heads = self.component(asker.place).queries
-        asked = x @ weights["q down"].T if "q down" in weights else x
+        # A reader that asks with other heads than MLA's own has no up-projections: it takes latents as they are.
+        is_mla = hasattr(owner, "nope_head_dim") and owner.nope_head_dim is not None and heads == owner.q_heads
+        asked = x @ weights["q down"].T if is_mla and owner.q_rank is not None else x
         # What turns of a query is what turns of the key that it meets.
         count = TURNED["k" if hasattr(owner, "kv_heads") else "latent"](owner)
         q = turned((asked @ weights["q"].T).unflatten(1, (heads, -1)), list(range(len(x))), count)
         caches = []
         for part in targets:
             vectors = self.entries[self.owner(part)].vectors
-            pair = spelled_out(weights, vectors[0], heads, owner.rope_dim) if "k up" in weights else vectors
+            pair = spelled_out(weights, vectors[0], heads, owner.rope_dim) if is_mla else vectors
             caches.append((part, pair[0], pair[-1]))
         rows = []
         for t in range(len(x)):

@@ -96,7 +96,7 @@ YOCO = {
     "YOCO, few candidates": (1, [FULL, reindex(4).replace(f"{WINDOW}, ", "").replace("global", "global, q_heads: 4")]),
     "SambaY": (
         1,
-        [f"[{KV}, {{kind: mamba1, inner: 24, state: 4, kernel: 3, dt_rank: 3}}]", "{kind: gmu}", reader(q_heads=4)],
+        [f"[{KV}, {{kind: mamba1, inner: 24, state: 4, kernel: 3, dt_rank: 3}}]", reader(q_heads=4), "{kind: gmu}"],
     ),
 }
 
