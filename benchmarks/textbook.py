@@ -2,8 +2,8 @@
 
     python benchmarks/textbook.py [CONTEXT] [BATCH]
 
-Eight layers of each textbook model, 1,024 wide, fp32 but for the FP4 cache. Attention alone is compared: projections are
-the same for all. Then YOCO's prefill against the same stack whose every layer sees the whole prompt.
+Eight layers of each textbook model, 1,024 wide, fp32 but for the FP4 cache. Attention alone is compared: projections
+are the same for all. Then YOCO's prefill against the same stack whose every layer sees the whole prompt.
 """
 
 import sys
@@ -27,7 +27,7 @@ NARROW = ("hidden_size=1024",)
 def main(context: int, batch: int) -> None:
     """Print a line a model, then YOCO's prefill beside that of the whole stack."""
     print(f"{LAYERS} layers, {context:,} tokens x {batch}, fp32")
-    print(f"{'':10}{'stored':>12}{'error':>7}{'read a step':>13}{'of MHA':>8}{'attention':>12}{'of MHA':>8}{'prefill':>10}")
+    print(" " * 10 + "".join(f"{head:>{width}}" for head, width in HEADS))
     first: tuple[int, float] | None = None
     for name in SET:
         point = _measured(_spec(name), context, batch)
@@ -36,9 +36,20 @@ def main(context: int, batch: int) -> None:
         read, seconds = _read_bytes(point), _attention_seconds(point)
         first = first or (read, seconds)
         shares = f"{read / first[0]:>8.3f}{seconds * 1e3:>9.1f} ms{seconds / first[1]:>8.3f}"
-        print(f"{name:10}{stored:>12,}{error:>7}{read:>13,}{shares}{_prefill_seconds(point):>8.2f} s")
+        print(f"{name:10}{stored:>14,}{error:>7}{read:>14,}{shares}{_prefill_seconds(point):>8.2f} s")
     half, whole = (_prefill_seconds(_measured(spec, context, batch)) for spec in _yocos())
-    print(f"YOCO's prefill takes {half / whole:.2f} of the same stack's that every layer sees ({half:.2f} s, {whole:.2f} s)")
+    print(f"YOCO's prefill takes {half / whole:.2f} of the whole stack's ({half:.2f} s of {whole:.2f} s)")
+
+
+HEADS = (
+    ("stored", 14),
+    ("error", 7),
+    ("read a step", 14),
+    ("of MHA", 8),
+    ("attention", 12),
+    ("of MHA", 8),
+    ("prefill", 10),
+)
 
 
 def _spec(name: str) -> ModelSpec:

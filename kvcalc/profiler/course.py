@@ -21,7 +21,7 @@ from kvcalc.profiler.peaks import beyond_peak
 from kvcalc.profiler.record import seal
 from kvcalc.profiler.request import ProfileRequest
 from kvcalc.profiler.timed import Point
-from kvcalc.profiler.verdict import judge, largest, where
+from kvcalc.profiler.verdict import EVERYTHING, Timed, judge, largest, where
 from kvcalc.units import memory
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class Course:
         self.doubts: list[str] = []
         self.machine: MachineDocument | None = None
         self.points: list[PointDocument] = []
+        self.judged: tuple[Timed, ...] = EVERYTHING
 
     def available_bytes(self) -> int:
         """Bytes that can still be allocated."""
@@ -154,13 +155,18 @@ class Course:
             "decode": headline["decode"] if headline else None,
             "points": self.points,
             "served": None,
-            "verdict": judge(self.points, tolerance),
-            "doubts": [*self.doubts, *(f"{where(point)}: {doubt}" for point in self.points for doubt in point["doubts"])],
+            "verdict": judge(self.points, tolerance, self.judged),
+            "doubts": [*self.doubts, *_doubts_of(self.points)],
             "notes": [*self.request.notes, *self.notes(), *notes],
             "spec": msgspec.to_builtins(self.request.spec),
             "digest": "",
         }
         return seal(document)
+
+
+def _doubts_of(points: list[PointDocument]) -> list[str]:
+    """The doubts of every point with the point that they are about."""
+    return [f"{where(point)}: {doubt}" for point in points for doubt in point["doubts"]]
 
 
 def _specified(gpu: Gpu, dtype_name: str) -> Any:

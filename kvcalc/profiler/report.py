@@ -95,7 +95,7 @@ def _overhead_lines(document: ProfileDocument) -> Iterator[str]:
     if decode := document["decode"]:
         beyond = decode["overhead_seconds_per_layer"]
         if beyond:
-            yield f"overhead: {decimal(beyond, SECONDS)} a layer of a decode step, beyond its bytes at the measured peak"
+            yield f"overhead: {decimal(beyond, SECONDS)} a layer of a step, beyond its bytes at the measured peak"
     if line := decode_line(document):
         fixed = decimal(line.overhead_seconds / document["request"]["layers"], SECONDS)
         rate = decimal(line.bytes_per_second, BYTE_RATES)

@@ -25,8 +25,11 @@ def profile_run(
     KvcalcError before anything is allocated where weights or the smallest point do not fit, and where a kind or
     a format has no reference. Running out of memory later ends one point, not the run.
     """
-    allowed = CUDA_TOLERANCE if tolerance is None and device.kind == "cuda" else tolerance
-    return _ReferenceRun(request, device, progress, ranks).profile(allowed)
+    run = _ReferenceRun(request, device, progress, ranks)
+    if tolerance is None and device.kind == "cuda":
+        run.judged = ("decode",)
+        return run.profile(CUDA_TOLERANCE)
+    return run.profile(tolerance)
 
 
 class _ReferenceRun(Course):

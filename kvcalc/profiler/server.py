@@ -254,7 +254,9 @@ def doubts_of_starts(starts: list[float], wall_seconds: float) -> list[str]:
     spread = max(starts) - min(starts)
     if spread <= _MOST_SPREAD * wall_seconds:
         return []
-    return [f"the streams began over {spread:.2f} s of {wall_seconds:.2f} s: more --output-tokens lets all of them overlap"]
+    return [
+        f"the streams began over {spread:.2f} s of {wall_seconds:.2f} s: more --output-tokens lets all of them overlap"
+    ]
 
 
 _MOST_SPREAD = 0.1

@@ -1,20 +1,30 @@
 """Whether a prediction held. Memory always counts, and exactly; time where somebody said how near it must come."""
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from kvcalc.profiler.documents import AllocatorDocument, DecodeDocument, PointDocument, PrefillDocument, VerdictDocument
 
 UNCUT_BYTES = 2**20
 """torch's CUDACachingAllocator.cpp, kSmallSize: a rest as small as that stays with the tensor, and is counted."""
 CUDA_TOLERANCE = 0.3
-"""How far a decode step on CUDA may lie from bytes / measured bandwidth, unless told otherwise."""
+"""How far a decode step on CUDA may lie from bytes / measured bandwidth, unless told otherwise.
+
+A prefill is not judged unasked: attention reaches no square product's rate.
+"""
 
 
-def judge(points: Sequence[PointDocument], tolerance: float | None) -> VerdictDocument:
-    """The verdict on all points; time is judged at the largest one that was decoded."""
+Timed = Literal["prefill", "decode"]
+EVERYTHING: tuple[Timed, ...] = ("prefill", "decode")
+
+
+def judge(
+    points: Sequence[PointDocument], tolerance: float | None, judged: Sequence[Timed] = EVERYTHING
+) -> VerdictDocument:
+    """The verdict on all points; the times of what is `judged` are those of the largest point that was decoded."""
     reasons = [reason for point in points for reason in _memory_reasons(point)]
     memory = "off" if reasons else "exact" if any(point["components"] for point in points) else "not measured"
-    slow = list(_time_reasons(points, tolerance)) if tolerance is not None else []
+    slow = list(_time_reasons(points, tolerance, judged)) if tolerance is not None else []
     broken = [f"{where(point)}: {doubt}" for point in points for doubt in point["doubts"] if "NaN" in doubt]
     return {
         "memory": memory,  # type: ignore[typeddict-item]
@@ -69,11 +79,11 @@ def _is_as_given(given: AllocatorDocument, measured: int) -> bool:
     return 0 <= measured - given["predicted_bytes"] <= given["tensors"] * UNCUT_BYTES
 
 
-def _time_reasons(points: Sequence[PointDocument], tolerance: float) -> Iterator[str]:
+def _time_reasons(points: Sequence[PointDocument], tolerance: float, judged: Sequence[Timed]) -> Iterator[str]:
     point = largest(points)
     if point is None:
         return
-    for what in ("prefill", "decode"):
+    for what in judged:
         series: PrefillDocument | DecodeDocument | None = point[what]
         if series is None:
             continue

@@ -99,12 +99,51 @@ def _folded(q: "Tensor", kv_heads: int) -> "Tensor":
 
 
 def _merged(q: "Tensor", seens: Sequence[Seen], first: int, offset: int, scale: float, wide: "torch.dtype") -> "Tensor":
-    """Attention of a few queries, the first at position `first`, block by block."""
+    """Attention of a few queries, the first at position `first`: by one masked kernel, or else block by block."""
+    seen = _only_seen(seens, first, q.shape[2])
+    if seen is not None:
+        return _masked_kernel(q, seen, first, offset, scale)
     merge = _Merge(wide)
     for seen in seens:
         for k, v, allowed in _blocks(seen, first, offset, q.shape[2], q.device):
             merge.add(_folded(q, k.shape[1]), k, v, _spread(allowed, q, k), scale)
     return merge.result(q)
+
+
+def _only_seen(seens: Sequence[Seen], first: int, tokens: int) -> "Seen | None":
+    """The only cache and piece that these queries reach, where it is a view in which each finds its own token."""
+    reached = []
+    for seen in seens:
+        for piece in seen.pieces:
+            slots = piece.reach(seen.rule, first, first + tokens - 1)
+            if slots.start < slots.stop:
+                reached.append(seen._replace(pieces=(piece,)))
+    if tokens == 1 or len(reached) != 1:
+        return None
+    piece = reached[0].pieces[0]
+    return reached[0] if piece.is_view and piece.has_own_tokens else None
+
+
+def _masked_kernel(q: "Tensor", seen: Seen, first: int, offset: int, scale: float) -> "Tensor":
+    """Attention of a few queries over the slots that they reach, under an explicit mask."""
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+    piece, tokens = seen.pieces[0], q.shape[2]
+    slots = piece.reach(seen.rule, first, first + tokens - 1)
+    allowed = _allowed(seen, piece, slots, torch.arange(first, first + tokens, device=q.device), offset)
+    values = piece.read(slots)
+    k, v = values[0], values[-1]
+    out = sdpa(_folded(q, k.shape[1]), k, v, attn_mask=_spread(allowed, q, k), scale=scale)
+    return out.reshape(q.shape[0], q.shape[1], tokens, -1)
+
+
+def _allowed(seen: Seen, piece: Piece, slots: slice, queries: "Tensor", offset: int) -> "Tensor":
+    """Which of the queries see which of the slots: bool (batch or 1, tokens, entries)."""
+    allowed = seen.rule.allowed(queries, piece.positions(slots))[None]
+    if seen.choice is None or seen.choice.allowed is None:
+        return allowed
+    return allowed & seen.choice.allowed[:, offset : offset + len(queries), slots]
 
 
 def _blocks(
@@ -124,9 +163,7 @@ def _blocks(
         step = reach.stop - reach.start if piece.is_view and tokens == 1 else UNPACKED_AT_ONCE
         for start in range(reach.start, max(reach.stop, reach.start + 1), max(1, step)):
             slots = slice(start, min(start + step, reach.stop))
-            allowed = None if is_open else seen.rule.allowed(queries, piece.positions(slots))[None]
-            if allowed is not None and seen.choice is not None and seen.choice.allowed is not None:
-                allowed = allowed & seen.choice.allowed[:, offset : offset + tokens, slots]
+            allowed = None if is_open else _allowed(seen, piece, slots, queries, offset)
             values = piece.read(slots)
             yield values[0], values[-1], allowed
 

@@ -73,10 +73,12 @@ class Build(msgspec.Struct, frozen=True):
         """The same for a part called `label`."""
         return msgspec.structs.replace(self, label=f"{self.label}/{label}")
 
-    def weight(self, name: str, outputs: int, inputs: int) -> "Tensor":
-        """A random matrix (outputs, inputs) that keeps the variance of what passes through it."""
+    def weight(self, name: str, outputs: int, inputs: int, rows: slice | None = None) -> "Tensor":
+        """A random matrix (outputs, inputs) that keeps the variance of what passes; this rank's `rows` of it."""
         bound = (3 / inputs) ** 0.5
-        return self._uniform(name, (outputs, inputs), (-bound, bound), self.dtype)
+        whole = self._uniform(name, (outputs, inputs), (-bound, bound), self.dtype)
+        # A copy, so that a rank does not hold the whole matrix behind its share.
+        return whole if rows is None or self.rank.size == 1 else whole[rows].clone()
 
     def vector(self, name: str, width: int, low: float, high: float) -> "Tensor":
         """A random vector of `width` numbers between `low` and `high`, in fp32 or better."""

@@ -16,7 +16,7 @@ class Network:
     def __init__(self, build: Build, inner: int, gated: bool) -> None:
         share = build.rank.split(inner, "inner channels").rows(1)
         self.weights = {
-            name: build.weight(name, inner, build.hidden)[share] for name in (["gate"] if gated else []) + ["up"]
+            name: build.weight(name, inner, build.hidden, share) for name in (["gate"] if gated else []) + ["up"]
         }
         self.weights["down"] = build.weight("down", build.hidden, inner)[:, share].contiguous()
 

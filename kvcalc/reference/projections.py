@@ -33,9 +33,8 @@ class Keeper:
         self.heads = [build.rank.heads(one.total, "KV heads").count if one.is_split else one.total for one in vectors]
         for one in vectors:
             for name in (one.name, *([f"{one.name} gate"] if is_pooled else [])):
-                whole = build.weight(name, one.total * one.width, build.hidden)
-                share = build.rank.heads(one.total, "KV heads").rows(one.width) if one.is_split else slice(None)
-                self.weights[name] = whole[share]
+                share = build.rank.heads(one.total, "KV heads").rows(one.width) if one.is_split else None
+                self.weights[name] = build.weight(name, one.total * one.width, build.hidden, share)
 
     def shapes(self, rope: int = 0) -> list[VectorShape]:
         """The vectors as this rank keeps them; `rope` numbers of a latent are its rotary part."""
@@ -74,7 +73,7 @@ class Asker:
         mine = build.rank.split(q_heads, "query heads")
         self.heads = mine.count
         self.weights = {
-            "q": build.weight("q", q_heads * k.width, build.hidden)[mine.rows(k.width)],
+            "q": build.weight("q", q_heads * k.width, build.hidden, mine.rows(k.width)),
             "o": build.weight("o", build.hidden, q_heads * v.width)[:, mine.rows(v.width)].contiguous(),
         }
 
@@ -111,6 +110,7 @@ class SpelledOut(Piece):
 
     def __init__(self, latents: Piece, asker: "LatentAsker") -> None:
         self.latents, self.asker, self.count = latents, asker, latents.count
+        self.has_own_tokens = latents.has_own_tokens
 
     def positions(self, slots: slice) -> "Tensor":
         return self.latents.positions(slots)
@@ -140,9 +140,9 @@ class LatentAsker(Asker):
             inputs, self.weights["q down"] = q_rank, build.weight("q down", q_rank, build.hidden)
         width = nope + self.rope
         self.weights |= {
-            "q": build.weight("q", q_heads * width, inputs)[mine.rows(width)],
-            "k up": build.weight("k up", q_heads * nope, self.latent_width)[mine.rows(nope)],
-            "v up": build.weight("v up", q_heads * v_width, self.latent_width)[mine.rows(v_width)],
+            "q": build.weight("q", q_heads * width, inputs, mine.rows(width)),
+            "k up": build.weight("k up", q_heads * nope, self.latent_width, mine.rows(nope)),
+            "v up": build.weight("v up", q_heads * v_width, self.latent_width, mine.rows(v_width)),
             "o": build.weight("o", build.hidden, q_heads * v_width)[:, mine.rows(v_width)].contiguous(),
         }
         self.v = Vector("v", q_heads, v_width)

@@ -64,6 +64,8 @@ class Piece:
     """Entries in a row. `values` come as one tensor a vector: K and V, or one that is both."""
 
     is_view = False
+    has_own_tokens = False
+    """Whether the queries of a pass find their own tokens in it, so that none of them sees nothing."""
     count: int
 
     def positions(self, slots: slice) -> "Tensor":
@@ -97,6 +99,10 @@ class Stored(Piece):
     def is_view(self) -> bool:  # type: ignore[override]
         return all(store.is_view for store in self.stores)
 
+    @property
+    def has_own_tokens(self) -> bool:  # type: ignore[override]
+        return self.stride == 1
+
     def positions(self, slots: slice) -> "Tensor":
         import torch
 
@@ -126,6 +132,8 @@ class Ring(Stored):
     A query at the end sees all of them under the rule `full_for`; None where under none.
     """
 
+    has_own_tokens = False
+
     def __init__(self, stores: "Sequence[Store]", count: int, where: "Tensor", full_for: Rule | None) -> None:
         super().__init__(stores, count)
         self.where, self.full_for = where, full_for
@@ -143,7 +151,7 @@ class Ring(Stored):
 class Fresh(Piece):
     """Entries at hand as tensors, in order, the first at position `first`: they need not be in a store."""
 
-    is_view = True
+    is_view = has_own_tokens = True
 
     def __init__(self, values: "tuple[Tensor, ...]", first: int) -> None:
         self.values, self.first, self.count = values, first, values[0].shape[2]

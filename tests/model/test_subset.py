@@ -114,7 +114,7 @@ def test_all_layers_are_the_model_itself():
 
 def test_layers_keep_their_order_and_their_proportions():
     window = {**KV, "window": 8}
-    spec = model(*[window, window, window, KV] * 6)
+    spec = model(*[window] * 18, *[KV] * 6)
     cut = keep_layers(spec, 8)
     # Three of four layers keep a window.
     assert ["window" if layer.components[0].window else "full" for layer in cut.layers].count("window") == 6

@@ -1,7 +1,7 @@
-"""Run under torchrun with a spec and names of `quick`'s models: each split over the ranks against itself whole.
+"""Run under torchrun: `compare NAME...` or `profile ARGUMENTS`.
 
-The first rank prints how far each one's outputs are from the whole model's, in float64, as a line of JSON. Then it
-prints what the command says of the spec that is named first, on a machine whose peaks are stated.
+The first holds each of `quick`'s models, split over the ranks, against itself whole: the first rank prints how far
+their outputs are apart in float64. The second is the command, on a machine that need not be measured.
 """
 
 import json
@@ -37,14 +37,20 @@ def distance(name, ranks):
     return max(ranks.gather((outputs(name, ranks.rank) - outputs(name, Rank())).abs().max().item()))
 
 
-if __name__ == "__main__":
-    spec, *names = sys.argv[1:]
-    size = os.environ["WORLD_SIZE"]
-    with ranks_of(int(size), "cpu") as ranks:
+def compare(names):
+    """Print the distance of every model as JSON."""
+    with ranks_of(int(os.environ["WORLD_SIZE"]), "cpu") as ranks:
         found = {name: distance(name, ranks) for name in names}
     if ranks.is_first:
         print(json.dumps(found))
+
+
+def profile(arguments):
+    """kvcalc profile on a machine whose peaks are stated."""
     course.measure_machine = lambda *_: dict(MACHINE)
     device.EVICTING_BYTES = 4096
-    asked = ["profile", spec, "--tp", size, "--ctx", "16", "--batch", "1", "--device", "cpu", "--format", "json"]
-    sys.exit(main(asked))
+    sys.exit(main(["profile", *arguments]))
+
+
+if __name__ == "__main__":
+    {"compare": compare, "profile": profile}[sys.argv[1]](sys.argv[2:])

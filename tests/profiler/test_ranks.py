@@ -8,7 +8,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -88,33 +87,31 @@ def test_ranks_together_compute_what_one_does(size, name):
     assert max(on_threads(size, lambda ranks: distance(name, ranks))) < 1e-10
 
 
-@cache
-def processes():
-    """What two processes of torchrun print."""
-    with TemporaryDirectory() as folder:
-        spec = Path(folder) / "m.yaml"
-        spec.write_text(
-            "name: m\nhidden_size: 64\ndtype: fp32\n"
-            "layers: [{repeat: 2, mixer: {kind: kv, q_heads: 4, kv_heads: 1, head_dim: 16}}]"
-        )
-        path = os.pathsep.join((str(HERE), str(HERE.parent)))
-        env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-        command = [*launcher, HERE / "on_ranks.py", spec, *NAMES]
-        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=True).stdout
-
-
-NAMES = ["kv", "latent", "mamba2"]
+def torchrun(*arguments):
+    """What the first of two processes prints as JSON."""
+    path = os.pathsep.join((str(HERE), str(HERE.parent)))
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*launcher, HERE / "on_ranks.py", *arguments],
+        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    return json.loads(done.stdout)
 
 
 def test_processes_of_torchrun_compute_what_one_does():
-    found = json.loads(processes().partition("\n")[0])
-    assert list(found) == NAMES
+    found = torchrun("compare", "kv", "latent", "mamba2")
+    assert list(found) == ["kv", "latent", "mamba2"]
     assert max(found.values()) < 1e-10
 
 
-def test_the_command_runs_under_torchrun_and_one_rank_speaks():
-    document = json.loads(processes().partition("\n")[2])
+def test_the_command_runs_under_torchrun_and_one_rank_speaks(spec_file):
+    spec = spec_file(
+        "name: m\nhidden_size: 64\ndtype: fp32\n"
+        "layers: [{repeat: 2, mixer: {kind: kv, q_heads: 4, kv_heads: 1, head_dim: 16}}]"
+    )
+    asked = ["--tp", "2", "--ctx", "16", "--batch", "1", "--device", "cpu", "--format", "json"]
+    document = torchrun("profile", spec, *asked)
     assert document["request"]["tp"] == 2
     (point,) = document["points"]
     assert point["replication"] == 2

@@ -251,7 +251,7 @@ def test_rates_above_a_peak_are_doubted(machine, which):
     keys = ("read", "gemm") if which == "measured" else ("specified", "specified")
     machine[f"{keys[0]}_bytes_per_second"] = machine[f"{keys[1]}_flops_per_second"] = 1.0
     document = run(request("kv", contexts=[16], batches=[1]))
-    doubts = [doubt for doubt in document["doubts"] if doubt.endswith("cached or wrong")]
+    doubts = [doubt for doubt in document["points"][0]["doubts"] if doubt.endswith("cached or wrong")]
     assert [doubt.split(":")[0] for doubt in doubts] == [
         "prefill", "decode", "attention over kv", "attention over kv", "projections of a layer", "projections of a layer"
     ]  # fmt: skip
