@@ -27,6 +27,9 @@ from kvcalc.units import memory
 if TYPE_CHECKING:
     import torch
 
+CLOCK_DRIFT = 0.1
+"""How much of a clock may be gained or lost during a run without a doubt."""
+
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how many steps are done, and of how many."""
 
@@ -99,12 +102,14 @@ class Course:
 
     def _measure(self) -> None:
         grid = self._fitting()
-        self.doubts += self.device.describe(self.environment)
         steps = len(grid) + 2
         self.progress("building layers", 0, steps)
         built = self.build()
         self.progress("measuring the machine", 1, steps)
-        self.machine = self._measured_machine(built)
+        self.machine = measure_machine(self.device, built.dtype, built.name)
+        # Asked once it is warm: clocks at rest say nothing.
+        self.doubts += self.device.describe(self.environment)
+        self._add_specified(self.machine, built.name)
         for place, (context, batch) in enumerate(grid):
             self.progress(f"{context:,} tokens x {batch}", place + 2, steps)
             point = self.point(context, batch, self.machine)
@@ -112,7 +117,18 @@ class Course:
             point.run()
             point.document["doubts"] += beyond_peak(point.document, self.machine)
             self.finished(point.document)
+        self.doubts += self._changes()
         self.progress("done", steps, steps)
+
+    def _changes(self) -> list[str]:
+        """What the device says after the last point and did not say before the first: throttling, another clock."""
+        after: EnvironmentDocument = {**self.environment, "clocks_mhz": {}, "throttled": []}
+        found = [doubt for doubt in self.device.describe(after) if doubt not in self.doubts]
+        for name, before in self.environment["clocks_mhz"].items():
+            now = after["clocks_mhz"].get(name, before)
+            if before and abs(now / before - 1) > CLOCK_DRIFT:
+                found.append(f"the {name} clock went from {before:,.0f} to {now:,.0f} MHz during the run")
+        return found
 
     def _fitting(self) -> list[tuple[int, int]]:
         """The points that fit beside the weights; KvcalcError where the smallest does not, or one that was named."""
@@ -134,12 +150,10 @@ class Course:
                 fitting.append(point)
         return fitting
 
-    def _measured_machine(self, built: Built) -> MachineDocument:
-        machine = measure_machine(self.device, built.dtype, built.name)
+    def _add_specified(self, machine: MachineDocument, dtype_name: str) -> None:
         gpu = match_device(self.environment["device_name"], self.environment["memory_bytes"])
         if gpu is not None and self.device.kind != "cpu":
-            machine |= _specified(gpu, built.name)
-        return machine
+            machine.update(_specified(gpu, dtype_name))
 
     def _document(self, tolerance: float | None, notes: list[str]) -> ProfileDocument:
         """Everything measured so far, sealed."""

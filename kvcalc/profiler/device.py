@@ -131,6 +131,9 @@ class CpuDevice:
         document["device_name"] = _processor_name()
         document["threads"] = torch.get_num_threads()
         document["memory_bytes"] = int(psutil.virtual_memory().total)
+        frequency = psutil.cpu_freq()
+        if frequency is not None and frequency.current:
+            document["clocks_mhz"]["cpu"] = float(frequency.current)
         load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
         busy = load > self.processors + torch.get_num_threads()
         return [f"the machine was busy: a load of {load:.1f} on {self.processors} processors"] if busy else []

@@ -267,3 +267,34 @@ def test_a_rate_at_the_peak_is_none_above_it():
     assert beyond_peak(point, MACHINE | {"read_bytes_per_second": rate / 1.3}) == [
         "decode: 130.0% of the measured bandwidth: cached or wrong"
     ]
+
+
+class Slowing(QuickCpu):
+    """A device whose clock falls, and which is throttled when it is asked for the last time."""
+
+    def __init__(self, clocks):
+        super().__init__()
+        self.clocks = iter(clocks)
+
+    def describe(self, document):
+        document["clocks_mhz"]["sm"] = clock = next(self.clocks)
+        return ["the device was throttled: heat"] if clock < 1500 else []
+
+
+@pytest.mark.parametrize(
+    ("clocks", "doubts"),
+    [
+        ((2000.0, 2000.0), []),
+        ((2000.0, 1850.0), []),
+        ((2000.0, 1700.0), ["the sm clock went from 2,000 to 1,700 MHz during the run"]),
+        (
+            (2000.0, 1000.0),
+            ["the device was throttled: heat", "the sm clock went from 2,000 to 1,000 MHz during the run"],
+        ),
+        ((1000.0, 1000.0), ["the device was throttled: heat"]),
+    ],
+)
+def test_a_clock_that_changes_is_doubted_once(clocks, doubts):
+    document = run(request("kv"), Slowing(clocks))
+    assert [doubt for doubt in document["doubts"] if "clock" in doubt or "throttled" in doubt] == doubts
+    assert document["environment"]["clocks_mhz"] == {"sm": clocks[0]}
