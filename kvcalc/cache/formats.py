@@ -22,6 +22,8 @@ class Format(msgspec.Struct, frozen=True):
     source: str
     aliases: tuple[str, ...] = ()
     note: str = ""
+    outside_scale_bytes: int = 0
+    """Bytes that somebody keeps beside the cache for each head vector, where its scales are held outside."""
 
     def entry_bytes(self, parts: Sequence[Part], component: str) -> int:
         """Bytes of one cache entry made of `parts`; FormatError where this format cannot hold them."""
@@ -34,6 +36,10 @@ class Format(msgspec.Struct, frozen=True):
     def name_for(self, part: str) -> str:
         """The name of the format that `part` is in."""
         return self.name
+
+    def scale_bytes_for(self, part: str) -> int:
+        """Bytes of scales that are kept beside the cache for a head vector of `part`."""
+        return self.outside_scale_bytes
 
     def value_bytes(self) -> str:
         """Bytes of one value as printed: `2 B`, `9/16 B`; empty for a layout of whole entries."""
@@ -58,6 +64,10 @@ class SplitFormat:
     def name_for(self, part: str) -> str:
         """The name of the format that `part` is in."""
         return self.by_part[part].name
+
+    def scale_bytes_for(self, part: str) -> int:
+        """Bytes of scales that are kept beside the cache for a head vector of `part`."""
+        return self.by_part[part].outside_scale_bytes
 
     def formula(self, parts: Sequence[Part]) -> str:
         """The arithmetic behind `entry_bytes`, part by part."""
@@ -105,9 +115,9 @@ _FORMATS = (
         "OCP FP8; one scale a tensor, held outside the cache",
         ("fp8_e4m3", "fp8_e5m2", "fp8_inc", "float8_e4m3fn", "float8_e5m2"),
     ),
-    Format("int8", Blocks(1, 1), "8-bit integers, scales held outside the cache"),
+    Format("int8", Blocks(1, 1), "8-bit integers, scales held outside the cache", outside_scale_bytes=4),
     Format("6bit", Blocks(4, 3), "6 plain bits a value: DeepSeek-V2, arXiv 2405.04434, section 3.2.3"),
-    Format("int4", Blocks(2, 1), "4-bit integers, scales held outside the cache"),
+    Format("int4", Blocks(2, 1), "4-bit integers, scales held outside the cache", outside_scale_bytes=4),
     Format("mxfp8", Blocks(32, 33), _OCP, ("mxint8",)),
     Format("mxfp6", Blocks(32, 25), _OCP),
     Format("mxfp4", Blocks(32, 17), _OCP),

@@ -56,6 +56,7 @@ def _show(document: "ProfileDocument", output: OutputOptions) -> None:
 def _reference(flags: Flags) -> "ProfileDocument | None":
     """Run kvcalc's own layers; None on every rank but the first, which speaks for all."""
     from kvcalc.profiler.asking import DEFAULT_MODEL, ask_for
+    from kvcalc.profiler.course import InterruptedRunError
     from kvcalc.profiler.device import find_device
     from kvcalc.profiler.ranks import ranks_of
     from kvcalc.profiler.run import profile_run
@@ -66,8 +67,13 @@ def _reference(flags: Flags) -> "ProfileDocument | None":
     with ranks_of(flags.measure.tp, device.kind) as ranks:
         spec = flags.spec(flags.model or DEFAULT_MODEL)
         request = ask_for(spec, wanted, device.kind, ranks.rank, is_bare=flags.model is None)
-        with _progress(ranks.is_first) as progress:
-            document = profile_run(request, device, tolerance, progress, ranks)
+        try:
+            with _progress(ranks.is_first) as progress:
+                document = profile_run(request, device, tolerance, progress, ranks)
+        except InterruptedRunError:
+            if ranks.is_first:
+                raise
+            return None
     return document if ranks.is_first else None
 
 

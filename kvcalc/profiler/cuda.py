@@ -84,7 +84,8 @@ class CudaDevice:
                 action()
         self.cuda.current_stream().wait_stream(side)
         graph = self.cuda.CUDAGraph()
-        with self.cuda.graph(graph):
+        # A capture that fails leaves its stream current: the outer context takes the stream back.
+        with self.cuda.stream(self.cuda.current_stream()), self.cuda.graph(graph):
             action()
         return graph.replay
 

@@ -131,6 +131,7 @@ class LibraryPoint(Point):
         self.reached = "prefill"
         self._decode(prompt)
         self.reached = "decode"
+        self.note_peak()
 
     def _note_memory(self, prompt: "Tensor") -> int:
         """Bytes of the cache after the whole prompt; returns the FLOPs of that pass."""

@@ -31,9 +31,16 @@ class Call(NamedTuple):
 def decode_ops(session: Session, tokens: "Tensor", device: Device, machine: MachineDocument) -> list[OpDocument]:
     """One more decode step of `session`, then each of its operations alone: attention by cache, and projections."""
     calls = attention_calls(session, tokens)
-    names = list(dict.fromkeys(call.name for call in calls))
-    found = [_attention(name, [one for one in calls if one.name == name], device, machine) for name in names]
+    found = [_attention(alike, device, machine) for alike in _alike(calls)]
     return [*found, _projections(session.model, session.batch, device, machine)]
+
+
+def _alike(calls: list[Call]) -> list[list[Call]]:
+    """Calls of one name that read and compute as much: layers of one name may reach differently far."""
+    groups: dict[tuple[str, int, int], list[Call]] = {}
+    for call in calls:
+        groups.setdefault((call.name, call.bytes, call.flops), []).append(call)
+    return list(groups.values())
 
 
 def attention_calls(session: Session, tokens: "Tensor") -> list[Call]:
@@ -59,18 +66,21 @@ def _noting(session: Session, found: list[Call], name: str, *arguments: Any) -> 
     before = sum(session.read_bytes().values())
     out = attend(*arguments)
     q, seens = arguments[0], arguments[1]
-    entries = sum(_entries(seen) for seen in seens)
+    entries = sum(_entries(seen, arguments[2]) for seen in seens)
     flops = 2 * q.shape[0] * q.shape[1] * entries * (q.shape[-1] + out.shape[-1])
     found.append(Call(name, arguments, sum(session.read_bytes().values()) - before, flops))
     return out
 
 
-def _entries(seen: Seen) -> int:
-    """Entries that one query meets."""
-    return sum(piece.count for piece in seen.pieces) if seen.choice is None else seen.choice.chosen
+def _entries(seen: Seen, position: int) -> int:
+    """Entries that the query at `position` meets."""
+    if seen.choice is not None:
+        return seen.choice.chosen
+    reaches = [piece.reach(seen.rule, position, position) for piece in seen.pieces]
+    return sum(reach.stop - reach.start for reach in reaches)
 
 
-def _attention(name: str, calls: list[Call], device: Device, machine: MachineDocument) -> OpDocument:
+def _attention(calls: list[Call], device: Device, machine: MachineDocument) -> OpDocument:
     replayed = calls[-MOST_REPLAYED:]
 
     def replay() -> None:
@@ -80,15 +90,15 @@ def _attention(name: str, calls: list[Call], device: Device, machine: MachineDoc
     seconds = _best(device, replay) / len(replayed)
     kernel = device.kernel_of(lambda: attend(*replayed[0].arguments))
     one = replayed[0]
-    return _document(name, kernel, len(calls), seconds, (one.bytes, one.flops), machine)
+    return _document(one.name, kernel, len(calls), seconds, (one.bytes, one.flops), machine)
 
 
 def _projections(model: ReferenceModel, batch: int, device: Device, machine: MachineDocument) -> OpDocument:
-    """All matrices of the layers, one after another, for one token a sequence."""
+    """Every matrix that a step's mixers multiply with, one after another, for one token a sequence."""
     import torch
     from torch.nn.functional import linear
 
-    matrices = [weight for weight in model.weights() if weight.dim() == 2]
+    matrices = [weight for weight in model.mixer_weights() if weight.dim() == 2]
     inputs = {w.shape[1]: torch.rand(batch, w.shape[1], device=w.device).to(w.dtype) for w in matrices}
 
     def multiply() -> None:

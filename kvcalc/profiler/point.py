@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from kvcalc.errors import KvcalcError
 from kvcalc.profiler.device import Device
 from kvcalc.profiler.documents import DecodeDocument, HeldDocument, MachineDocument, RuleDocument
 from kvcalc.profiler.ops import decode_ops
@@ -20,6 +21,7 @@ from kvcalc.profiler.timed import (
     timed_prefills,
     timed_steps,
 )
+from kvcalc.profiler.verdict import NOT_FINITE
 from kvcalc.reference.model import ReferenceModel
 from kvcalc.reference.session import Session
 from kvcalc.reference.step import Place
@@ -52,8 +54,9 @@ class PointRun(Point):
         """Allocate the caches, count them, and pass a random prompt through all layers."""
         import torch
 
+        encoded = self._encoder_input()
         before = self.device.allocated_bytes()
-        session = self._session()
+        session = Session(self.bench.model, self.batch, self.context, page=self.bench.request.page, encoded=encoded)
         self._note_memory(session, before)
         self.reached = "caches"
         tokens = torch.randint(0, 2**31, (self.batch, self.context), generator=torch.Generator().manual_seed(0))
@@ -63,23 +66,34 @@ class PointRun(Point):
         self._decode(session, tokens[:, self.context - steps :])
         self.reached = "decode"
         self.document["ops"] = decode_ops(session, tokens[:, -1:], self.device, self.bench.machine)
+        self.note_peak()
 
-    def _session(self) -> Session:
+    def on_out_of_memory(self, error: BaseException) -> None:
+        """KvcalcError on one of several ranks: the others wait in a sum that this one will not join."""
+        rank = self.bench.ranks.rank
+        if rank.size > 1:
+            raise KvcalcError(
+                f"rank {rank.index} ran out of memory at {self.context:,} tokens x {self.batch}",
+                "use a smaller --ctx or --batch",
+            ) from error
+
+    def _encoder_input(self) -> "Tensor | None":
+        """Hidden states that stand for an encoder's output, None where nothing reads them."""
         import torch
 
-        model, encoder = self.bench.model, self.bench.request.workload.encoder_tokens
-        longest = max([encoder or 0, *(part.reference.encoder_tokens for part in model.parts)])
-        encoded = None
-        if longest:
-            encoded = torch.rand(self.batch, longest, model.build.hidden, device=model.options.device).to(model.dtype)
-        return Session(model, self.batch, self.context, page=self.bench.request.page, encoded=encoded)
+        model = self.bench.model
+        longest = max(part.reference.encoder_tokens for part in model.parts)
+        if not longest:
+            return None
+        return torch.rand(self.batch, longest, model.build.hidden, device=model.options.device).to(model.dtype)
 
     def _note_memory(self, session: Session, before: int | None) -> None:
         """Bytes of every storage, by row and by rule, and what the allocator gave for them."""
         after = self.device.allocated_bytes()
         self.document["components"] = self._components(session)
         self.document["rules"] = self._rules(session)
-        tensors = [one.held.tensor for one in session.allocated() if one.held.tensor.device.type == self.device.kind]
+        on_device = [one.held.tensor for one in session.allocated() if one.held.tensor.device.type == self.device.kind]
+        tensors = [one for one in on_device if one is not session.encoded]
         granule = self.device.granule_bytes
         if granule is None or before is None or after is None:
             return
@@ -116,16 +130,11 @@ class PointRun(Point):
         for _, held in session.allocated():
             for name, count in held.beside().items():
                 measured[name] = measured.get(name, 0) + count
-        predicted = self.prediction.rules()
+        predicted = dict.fromkeys(measured, ("no rule", 0)) | self.prediction.rules()
         return [
-            {
-                "name": name,
-                "rule": predicted.get(name, ("no rule", 0))[0],
-                "predicted_bytes": predicted.get(name, ("", 0))[1],
-                "measured_bytes": measured.get(name, 0),
-            }
-            for name in dict.fromkeys([*predicted, *measured])
-            if predicted.get(name, ("", 0))[1] or measured.get(name)
+            {"name": name, "rule": rule, "predicted_bytes": count, "measured_bytes": measured.get(name, 0)}
+            for name, (rule, count) in predicted.items()
+            if count or measured.get(name)
         ]
 
     def _prefill(self, session: Session, prompt: "Tensor") -> None:
@@ -142,7 +151,7 @@ class PointRun(Point):
         series = timed_prefills(once, self.bench.request.seconds_per_point / 2, self.bench.ranks)
         self._check_finite(outputs[-1], "prefill")
         self.document["doubts"] += series.doubts("prefill")
-        flops = self.batch * pass_flops(self.bench.model, 0, count)
+        flops = self.batch * pass_flops(self.bench.model, 0, count, self.bench.request.page)
         self.document["prefill"] = prefill_document(series, count, self.batch, flops, self.bench.machine)
 
     def _decode(self, session: Session, tokens: "Tensor") -> None:
@@ -158,19 +167,23 @@ class PointRun(Point):
         self._check_finite(outputs[-1], "decode")
         self._note_reads(session, read)
         self.document["doubts"] += series.doubts("decode")
-        self.document["decode"] = self._decode_document(session, series)
-        self._replay_graph(session, tokens[:, -1:])
+        self.document["decode"] = decode = self._decode_document(session, series)
+        # Graphs and single operations repeat the last step at its place.
+        session.rewind(1)
+        self._replay_graph(session, tokens[:, -1:], decode)
 
-    def _replay_graph(self, session: Session, tokens: "Tensor") -> None:
+    def _replay_graph(self, session: Session, tokens: "Tensor", decode: DecodeDocument) -> None:
         """The last step once more, recorded and replayed: what is left of it is the device's own time."""
-        device, decode = self.bench.device, self.document["decode"]
+        if self.bench.model.routes_experts:
+            self.document["doubts"].append("decode: no graph (experts are chosen on the host)")
+            return
+        device = self.bench.device
         try:
-            session.rewind(1)
             replay = device.capture(session.repeatable(tokens))
         except RuntimeError as error:
             self.document["doubts"].append(f"decode: no graph ({first_line(error)})")
             return
-        if replay is None or decode is None:
+        if replay is None:
             return
         replay()
         series = Series(tuple(device.time(replay) for _ in range(self.bench.request.most_steps)))
@@ -190,12 +203,12 @@ class PointRun(Point):
     def _decode_document(self, session: Session, series: Series) -> DecodeDocument:
         model = self.bench.model
         read = self.prediction.step_bytes(session.length), model.step_weight_bytes(self.batch)
-        flops = self.batch * pass_flops(model, session.length - 1, 1)
+        flops = self.batch * pass_flops(model, session.length - 1, 1, session.page)
         return decode_document(series, self.batch, read, flops, self.bench.machine, len(model.layers))
 
     def _check_finite(self, out: "Tensor", what: str) -> None:
         if not bool(out.isfinite().all()):
-            self.document["doubts"].append(f"{what}: NaN or infinity in its outputs")
+            self.document["doubts"].append(f"{what}: {NOT_FINITE}")
 
 
 def _into(outputs: "list[Tensor]", run: "Callable[[Tensor], Tensor]", tokens: "Tensor") -> None:

@@ -11,14 +11,12 @@ import msgspec
 
 from kvcalc.cache.component import Component
 from kvcalc.cache.formats import find_format
+from kvcalc.cache.layout import Part, joined
 from kvcalc.reference.step import Place
 from kvcalc.sizing.need import CacheSize
 from kvcalc.sizing.rows import Row, row_key
 
-SCALED_OUTSIDE = {"int8", "int4"}
-"""Formats whose scales lie outside the cache: one fp32 a head vector here."""
 INDEX_BYTES = 8
-SCALE_BYTES = 4
 
 
 class Predicted(NamedTuple):
@@ -71,11 +69,12 @@ class Prediction:
         return found
 
     def _each_rule(self) -> Iterator[tuple[str, str, int]]:
-        yield (
-            "token log",
-            "8 B a token: the tokens that the caches were built from",
-            self.batch * self.tokens * INDEX_BYTES,
-        )
+        log = self.batch * self.tokens * INDEX_BYTES
+        yield "token log", "8 B a token: the tokens that the caches were built from", log
+        encoder = max((row.component.span.cap or 0 for row in self.rows if row.component.is_encoder_fed), default=0)
+        if encoder:
+            values = self.batch * encoder * (self.size.spec.hidden_size or 0)
+            yield "encoder input", "the encoder's output, in the model's format", values * self._value_bytes
         for row in self.rows:
             for rule in self._rules_of(row):
                 name, words, per_layer = rule
@@ -87,13 +86,9 @@ class Prediction:
             yield "window positions", "8 B for each slot of a ring", entries * INDEX_BYTES
         if component.span.ratio > 1:
             yield "open rows", _OPEN_ROWS, self.batch * self._open_row_bytes(component)
-        heads = self._scaled_heads(row)
-        if heads:
-            yield (
-                "scales",
-                "fp32 for each head vector, outside the cache",
-                self.batch * self._slots(row) * heads * SCALE_BYTES,
-            )
+        scales = self.batch * self._slots(row) * self._scale_bytes(row)
+        if scales:
+            yield "scales", "fp32 for each head vector, outside the cache", scales
         if self.page is not None and component.grows:
             yield from self._page_rules(row, self._slots(row) - entries, self.page)
 
@@ -106,24 +101,25 @@ class Prediction:
     def _open_row_bytes(self, component: Component) -> int:
         rows = component.span.ratio - 1 + (component.span.ratio if component.overlaps else 0)
         width = sum(part.heads * part.width for part in component.parts(self.size.sharding))
-        return rows * 2 * width * find_format(self.size.packer.dtype).bulk_bytes(1, "open rows")
+        return rows * 2 * width * self._value_bytes
 
-    def _scaled_heads(self, row: Row) -> int:
+    @property
+    def _value_bytes(self) -> int:
+        """Bytes of one number in the model's format."""
+        return find_format(self.size.packer.dtype).bulk_bytes(1, "a number")
+
+    def _vectors(self, row: Row) -> list[Part]:
+        """The vectors that are stored: K and V, or one that is both."""
+        return joined(row.component.parts(self.size.sharding))
+
+    def _scale_bytes(self, row: Row) -> int:
         form = row.entry_format
-        if form is None:
-            return 0
-        parts = row.component.parts(self.size.sharding)
-        return sum(one.heads for one in parts if form.name_for(one.name) in SCALED_OUTSIDE and one.name != "rope")
+        return 0 if form is None else sum(one.heads * form.scale_bytes_for(one.name) for one in self._vectors(row))
 
     def _page_rules(self, row: Row, unfilled: int, page: int) -> Iterator[tuple[str, str, int]]:
         pages = self._slots(row) // page
-        # K and V, or one vector that is both, are looked up through a table each.
-        tables = len({part.name for part in row.component.parts(self.size.sharding)} - {"rope"})
-        yield (
-            "block table",
-            "8 B for each block of each vector of a sequence",
-            self.batch * pages * tables * INDEX_BYTES,
-        )
+        tables = self.batch * pages * len(self._vectors(row)) * INDEX_BYTES
+        yield "block table", "8 B for each block of each vector of a sequence", tables
         padding = self.batch * unfilled * row.bytes_per_entry
         yield "page padding", f"the rest of the last block of {page}", padding
 

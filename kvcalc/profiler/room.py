@@ -9,6 +9,8 @@ from kvcalc.units import memory
 
 HIDDEN_COPIES = 12
 """Copies of a prompt's hidden states that live at once: residual, norm, projections, an attention's output."""
+MASKS = 2
+"""Masks a kept choice costs at its peak: itself, and the parts that it is joined from."""
 SPARE = 64 * 2**20
 
 
@@ -32,8 +34,15 @@ def room_for(request: ProfileRequest, context: int, batch: int) -> Room:
     return Room(
         cache_bytes=sum(one.stored_bytes for one in prediction.components()),
         rule_bytes=sum(count for _, count in prediction.rules().values()),
-        scratch_bytes=HIDDEN_COPIES * batch * context * hidden * 4 + SPARE,
+        scratch_bytes=HIDDEN_COPIES * batch * context * hidden * 4 + batch * _choice_bytes(prediction) + SPARE,
     )
+
+
+def _choice_bytes(prediction: Prediction) -> int:
+    """Bytes of the masks that indexes leave for a prompt, a sequence: who may see which entry, for each index."""
+    tokens = prediction.tokens
+    chosen = [row.component.entries(tokens) * row.layers for row in prediction.rows if row.component.selects]
+    return MASKS * tokens * max(chosen, default=0)
 
 
 def refuse_without_room(request: ProfileRequest, context: int, batch: int, available: int) -> None:

@@ -19,7 +19,7 @@ class Point:
 
     def __init__(self, device: Device, context: int, batch: int, weight_bytes: int, asked_bytes: int) -> None:
         self.device, self.context, self.batch, self.asked_bytes = device, context, batch, asked_bytes
-        self.reached = "nothing"
+        self.reached, self.available_bytes = "nothing", 0
         self.document: PointDocument = {
             "context_tokens": context,
             "batch": batch,
@@ -42,25 +42,33 @@ class Point:
     def run(self) -> PointDocument:
         """Measure the point; running out of memory ends it early, and so does Ctrl-C, which is passed on."""
         self.device.reset_peak()
+        self.available_bytes = self.device.available_bytes()
         try:
             self.measure()
-            self.document["peak_bytes"] = self.device.peak_bytes()
-            self.document["reserved_bytes"], self.document["device_used_bytes"] = self.device.held_bytes()
         except KeyboardInterrupt:
             self._stop("interrupted")
             raise
         except (RuntimeError, MemoryError) as error:
             if not self.device.is_out_of_memory(error):
                 raise
+            self.on_out_of_memory(error)
             self._stop(f"out of memory: {first_line(error)}")
         return self.document
+
+    def on_out_of_memory(self, error: BaseException) -> None:
+        """Called before the point is ended; raises where one point cannot end alone."""
+
+    def note_peak(self) -> None:
+        """Note the most that was held, while the caches are still there."""
+        self.document["peak_bytes"] = self.device.peak_bytes()
+        self.document["reserved_bytes"], self.document["device_used_bytes"] = self.device.held_bytes()
 
     def _stop(self, reason: str) -> None:
         self.document["stopped"] = {
             "reason": reason,
             "reached": self.reached,
             "asked_bytes": self.asked_bytes,
-            "available_bytes": self.device.available_bytes(),
+            "available_bytes": self.available_bytes,
         }
 
 

@@ -5,6 +5,7 @@ from typing import Literal
 
 from kvcalc.profiler.documents import AllocatorDocument, DecodeDocument, PointDocument, PrefillDocument, VerdictDocument
 
+NOT_FINITE = "NaN or infinity in its outputs"
 UNCUT_BYTES = 2**20
 """torch's CUDACachingAllocator.cpp, kSmallSize: a rest as small as that stays with the tensor, and is counted."""
 CUDA_TOLERANCE = 0.3
@@ -25,10 +26,12 @@ def judge(
     reasons = [reason for point in points for reason in _memory_reasons(point)]
     memory = "off" if reasons else "exact" if any(point["components"] for point in points) else "not measured"
     slow = list(_time_reasons(points, tolerance, judged)) if tolerance is not None else []
-    broken = [f"{where(point)}: {doubt}" for point in points for doubt in point["doubts"] if "NaN" in doubt]
+    broken = [f"{where(point)}: {doubt}" for point in points for doubt in point["doubts"] if NOT_FINITE in doubt]
+    timed = largest(points)
+    is_judged = tolerance is not None and timed is not None and any(timed[what] for what in judged)
     return {
         "memory": memory,  # type: ignore[typeddict-item]
-        "time": "not judged" if tolerance is None else "off" if slow else "within",
+        "time": "not judged" if not is_judged else "off" if slow else "within",
         "tolerance": tolerance,
         "reasons": [*reasons, *slow, *broken],
     }

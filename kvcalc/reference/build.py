@@ -68,6 +68,8 @@ class Build(msgspec.Struct, frozen=True):
     label: str = ""
     seed: int = 0
     exact: "torch.dtype | None" = None
+    memory_width: int | None = None
+    """How wide the memory is, on this rank, that the latest state-space layer leaves for gated memory units."""
 
     def named(self, label: str) -> "Build":
         """The same for a part called `label`."""

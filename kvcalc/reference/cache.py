@@ -68,8 +68,8 @@ class EntryCache:
     def reset(self) -> None:
         """Forget every token; what was allocated stays."""
 
-    def rewind(self, tokens: int) -> None:
-        """Let the last `tokens` tokens come again."""
+    def seek(self, tokens: int) -> None:
+        """Let the tokens behind the first `tokens` come again."""
 
     def held(self) -> list[Held]:
         """Every tensor that was allocated for it."""
@@ -116,8 +116,8 @@ class Bounded(EntryCache):
         self._forget(0)
         self.next = 0
 
-    def rewind(self, tokens: int) -> None:
-        self.next -= tokens
+    def seek(self, tokens: int) -> None:
+        self.next = tokens
 
     def _forget(self, past: int) -> None:
         """Tokens were left out: what is kept no longer joins up with what comes."""

@@ -136,11 +136,6 @@ class SharedReference(Reference):
         return source.chooser(build, source)
 
     @property
-    def encoder_tokens(self) -> int:
-        """Tokens of an encoder that it keeps entries of; 0 where it keeps the context's own."""
-        return 0
-
-    @property
     def narrows_to(self) -> int | None:
         return self.component.window
 

@@ -12,7 +12,7 @@ from kvcalc.reference.kinds import Reference, reference_of
 from kvcalc.reference.mixer import Mixer
 from kvcalc.reference.mlp import FeedForward
 from kvcalc.reference.projections import Asker, Keeper
-from kvcalc.reference.select import Chooser, choose
+from kvcalc.reference.select import Chooser
 from kvcalc.reference.step import Place, Step
 
 if TYPE_CHECKING:
@@ -112,13 +112,13 @@ class RunningLayer:
                 continue
             seen, within = step.seen[part.target], step.candidates.get((part.target, part.most_read))
             within = None if within is None else within.last(normed.shape[1])
-            scores = part.chooser.scores(normed, seen, step.positions(normed), within)
-            for other in self.parts:
-                if other.is_chosen_for:
-                    choice = choose(scores, other.most_read or 0, within)
-                    step.choices[other.target] = step.latest_choice = choice
+            chosen_for = [(other.target, other.most_read or 0) for other in self.parts if other.is_chosen_for]
+            mosts = [*(most for _, most in chosen_for), *part.candidates]
+            choices = part.chooser.choices(normed, seen, step.positions(normed), mosts, within)
+            for target, most in chosen_for:
+                step.choices[target] = step.latest_choice = choices[most]
             for most in part.candidates:
-                step.candidates[part.place, most] = choose(scores, most)
+                step.candidates[part.place, most] = choices[most]
 
 
 def make_part(

@@ -28,6 +28,7 @@ class Mamba1Mixer(StatefulMixer):
         self.dt_rank: int = component.dt_rank or -(-build.hidden // 16)
         own = build.rank.split(component.inner, "inner channels")
         self.x, self.z = (Share(name, component.inner, own) for name in ("x", "z"))
+        self.memory_width = self.x.own_rows
         self._add_matrix("in", build.hidden, self.x, self.z)
         self._add_matrix("conv", self.kernel, self.x)
         self._add_bias("conv_bias", self.x)
@@ -73,6 +74,7 @@ class Mamba2Mixer(StatefulMixer):
         heads = build.rank.split(component.heads, "state heads")
         self.groups = build.rank.heads(component.groups, "state groups")
         self.z, self.x = (Share(name, component.heads, heads, self.head_dim) for name in ("z", "x"))
+        self.memory_width = self.x.own_rows
         self.b, self.c = (Share(name, component.groups, self.groups, self.state) for name in ("b", "c"))
         self.dt = Share("dt", component.heads, heads)
         self._add_matrix("in", build.hidden, self.z, self.x, self.b, self.c, self.dt)
@@ -122,8 +124,13 @@ class Mamba2Mixer(StatefulMixer):
 class GmuMixer(StatefulMixer):
     """A gated memory unit, SambaY, arXiv 2507.06607: the latest Mamba output under a gate of its own.
 
-    It is as wide as the memory that it is handed, so its weights are made at the first pass.
+    It is as wide as the memory that it is handed.
     """
+
+    def __init__(self, component: Any, build: Build) -> None:
+        super().__init__(component, build)
+        if build.memory_width is not None:
+            self._add_weights(build.memory_width)
 
     def mix(self, x: "Tensor", states: "dict[str, Tensor]", step: "Step") -> "Tensor":
         from torch.nn.functional import silu

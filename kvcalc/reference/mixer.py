@@ -1,4 +1,4 @@
-"""What every reference kind answers: its weights, its cache, and one pass over new tokens."""
+"""What mixes tokens through a state, or through a memory: its weights, its states, and one pass over new tokens."""
 
 from typing import TYPE_CHECKING
 
@@ -12,13 +12,15 @@ if TYPE_CHECKING:
 
 
 class Mixer:
-    """The reference of one component of one layer. This base keeps nothing and adds nothing.
+    """One such component of one layer. This base keeps nothing and adds nothing.
 
-    `weights` holds every tensor that a pass multiplies with, by name.
+    `weights` holds every tensor that a pass multiplies with, by name; `memory_width` is how wide a memory it leaves
+    on this rank for gated memory units, None where it leaves none.
     """
 
     def __init__(self, component: Component, build: Build) -> None:
         self.build = build
+        self.memory_width: int | None = None
         self.weights: dict[str, Tensor] = {}
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:

@@ -60,7 +60,9 @@ class ReferenceModel:
             seed=options.seed,
             exact=options.exact,
         )
-        self.layers = [self._layer(index) for index in range(len(self.spec_layers))]
+        self.layers: list[RunningLayer] = []
+        for index in range(len(self.spec_layers)):
+            self.layers.append(self._layer(index))
         self.embedding = self.build.weight("embedding", EMBEDDED_TOKENS, spec.hidden_size)
         _check_choices(self.layers, self._span)
         self.lower = len(self.layers) if spec.prefill_layers is None else spec.prefill_layers
@@ -68,7 +70,7 @@ class ReferenceModel:
         _check_upper(self.layers[self.lower + 1 :])
 
     def _layer(self, index: int) -> RunningLayer:
-        layer, build = self.spec_layers[index], self.build.named(str(index))
+        layer, build = self.spec_layers[index], self._with_memory().named(str(index))
         owners = {(read.layer, read.reader): (read.owner_layer, read.owner) for read in self.spec.reads}
         limits = _candidate_limits(self.spec)
         parts = []
@@ -83,6 +85,12 @@ class ReferenceModel:
     def _span(self, place: Place) -> Span:
         return self.spec_layers[place[0]].components[place[1]].span
 
+    def _with_memory(self) -> Build:
+        """The build for the next layer, which knows what memory those before it leave."""
+        widths = [part.mixer.memory_width for part in self.parts if part.mixer is not None]
+        left = [width for width in widths if width is not None]
+        return msgspec.structs.replace(self.build, memory_width=left[-1] if left else None)
+
     @property
     def parts(self) -> list[Part]:
         """Every component as it runs, in order."""
@@ -94,10 +102,22 @@ class ReferenceModel:
             for _, weight in layer.weights():
                 yield weight
 
+    def mixer_weights(self) -> "Iterator[Tensor]":
+        """Those of them that every decode step of every token takes: no feed-forward part, no encoder's keys."""
+        for part in self.parts:
+            keeper = None if part.reference.encoder_tokens else part.keeper
+            for holder in (keeper, part.asker, part.chooser, part.mixer):
+                yield from holder.weights.values() if holder is not None else ()
+
     @property
     def weight_bytes(self) -> int:
         """Bytes of all layers' weights on this rank, the stand-in embedding left out."""
         return sum(weight.numel() * weight.element_size() for weight in self.weights())
+
+    @property
+    def routes_experts(self) -> bool:
+        """Whether a pass decides on the host which experts its tokens take."""
+        return any(layer.mlp is not None and layer.mlp.experts for layer in self.layers)
 
     def step_weight_bytes(self, batch: int) -> int:
         """Bytes of weights that a decode step of `batch` sequences reads.

@@ -11,6 +11,11 @@ if TYPE_CHECKING:
 _PLAIN = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
+def is_plain(format_name: str) -> bool:
+    """Whether a format is a type that torch computes in."""
+    return format_name in _PLAIN
+
+
 def torch_dtype(format_name: str, flag: str) -> "torch.dtype":
     """The torch type of a plain format; KvcalcError for one that torch cannot compute in."""
     import torch

@@ -99,14 +99,19 @@ class PagedStore(Store):
 
     def _own(self, columns: Iterable[int]) -> None:
         """Give every sequence blocks of its own in `columns`, copying those that are shared."""
-        for row, owned in enumerate(self.owned):
+        import torch
+
+        is_changed = False
+        for owned in self.owned:
             for column in columns:
                 block = owned[column]
                 if block == NO_BLOCK:
-                    self._point(row, column, self._take())
+                    owned[column], is_changed = self._take(), True
                 elif self.references[block] > 1:
                     self.references[block] -= 1
-                    self._point(row, column, self._copy(block))
+                    owned[column], is_changed = self._copy(block), True
+        if is_changed:
+            self.table.copy_(torch.tensor(self.owned))
 
     def _take(self) -> int:
         block = self.free.pop()

@@ -95,10 +95,10 @@ class Asker:
             self.build.rank.reduce(added)
         return added
 
-    def flops(self, pairs: int, tokens: int) -> int:
+    def flops(self, pairs: int, spells_out: bool) -> int:
         """Multiply-adds x 2 of `pairs` of a query and an entry, for one sequence and this rank's heads.
 
-        `tokens` is how many queries pass together: some askers take another way for one than for many.
+        `spells_out` says that an asker which can spell entries out does so.
         """
         return 2 * self.heads * pairs * (self.k.width + self.v.width)
 
@@ -192,6 +192,6 @@ class LatentAsker(Asker):
         k = torch.cat([k, rope[:, None].expand(-1, self.heads, -1, -1)], dim=-1)
         return k, pad(v, (0, max(0, k.shape[-1] - v.shape[-1])))
 
-    def flops(self, pairs: int, tokens: int) -> int:
+    def flops(self, pairs: int, spells_out: bool) -> int:
         spelled_out = self.nope + self.rope + self.v.width
-        return 2 * self.heads * pairs * (spelled_out if tokens > 1 else self.k.width + self.latent_width)
+        return 2 * self.heads * pairs * (spelled_out if spells_out else self.k.width + self.latent_width)

@@ -92,8 +92,8 @@ class Piece:
 class Stored(Piece):
     """Entries in the order of their positions in stores: entry j ends with token (j + 1) x stride - 1."""
 
-    def __init__(self, stores: "Sequence[Store]", count: int, stride: int = 1, first: int = 0) -> None:
-        self.stores, self.count, self.stride, self.first = stores, count, stride, first
+    def __init__(self, stores: "Sequence[Store]", count: int, stride: int = 1) -> None:
+        self.stores, self.count, self.stride = stores, count, stride
 
     @property
     def is_view(self) -> bool:  # type: ignore[override]
@@ -108,13 +108,13 @@ class Stored(Piece):
 
         device = self.stores[0].room.device
         ends = torch.arange(slots.start, slots.stop, device=device) + 1
-        return ends * self.stride - 1 + self.first
+        return ends * self.stride - 1
 
     def reach(self, rule: Rule, first_query: int, last_query: int) -> slice:
         if not rule.is_causal:
             return slice(0, self.count)
-        low = max(0, rule.first_seen(first_query) - self.first) // self.stride
-        return slice(low, max(low, min(self.count, (last_query - self.first + 1) // self.stride)))
+        low = rule.first_seen(first_query) // self.stride
+        return slice(low, max(low, min(self.count, (last_query + 1) // self.stride)))
 
     def is_all_seen(self, rule: Rule, query: int) -> bool:
         return not rule.is_causal or self.reach(rule, query, query) == slice(0, self.count)
@@ -169,7 +169,7 @@ class Fresh(Piece):
         return tuple(one[:, :, slots] for one in self.values)
 
 
-class Kept(Ring):
+class Kept(Piece):
     """What a ring held before it was overwritten: copies, at the positions `where`."""
 
     is_view = True
@@ -177,8 +177,8 @@ class Kept(Ring):
     def __init__(self, values: "tuple[Tensor, ...]", where: "Tensor") -> None:
         self.values, self.where, self.count = values, where, values[0].shape[2]
 
-    def is_all_seen(self, rule: Rule, query: int) -> bool:
-        return False
+    def positions(self, slots: slice) -> "Tensor":
+        return self.where[slots]
 
     def read(self, slots: slice) -> "tuple[Tensor, ...]":
         return tuple(one[:, :, slots] for one in self.values)

@@ -4,6 +4,7 @@ DeepSeek-V3.2 (lightning indexer): a query's score of an entry is the weighted s
 relu(q . k).
 """
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from kvcalc.reference.attend import QUERIES_AT_ONCE
@@ -28,19 +29,22 @@ class Chooser:
         self.weights["q"] = build.weight("q", q_heads * key.width, inputs)
         self.weights["head weights"] = build.weight("head weights", q_heads, build.hidden)
 
-    def scores(self, x: "Tensor", seen: Seen, positions: "Tensor", within: "Choice | None" = None) -> "Tensor":
-        """Scores (batch, tokens, entries) of the last tokens `x`, -inf for what a token cannot see.
+    def choices(
+        self, x: "Tensor", seen: Seen, positions: "Tensor", mosts: Iterable[int], within: "Choice | None" = None
+    ) -> "dict[int, Choice | None]":
+        """For each of `mosts`, so many best entries of each of the last tokens `x`; None where that is all of them.
 
-        With `within`, only those entries are scored: for one token they are the columns of the result.
+        With `within`, only those entries are scored. A few tokens' scores are held at once.
         """
-        import torch
-
         asked, weights = self._queries(x, positions)
-        chunks = [
-            self._scores(asked[:, :, cut], weights[:, cut], seen, positions[cut], _part(within, cut))
-            for cut in (slice(at, at + QUERIES_AT_ONCE) for at in range(0, x.shape[1], QUERIES_AT_ONCE))
-        ]
-        return chunks[0] if len(chunks) == 1 else torch.cat(chunks, dim=1)
+        found: dict[int, list[Choice | None]] = {most: [] for most in mosts}
+        for at in range(0, x.shape[1], QUERIES_AT_ONCE):
+            cut = slice(at, at + QUERIES_AT_ONCE)
+            part = _part(within, cut)
+            scores = self._scores(asked[:, :, cut], weights[:, cut], seen, positions[cut], part)
+            for most, choices in found.items():
+                choices.append(choose(scores, most, part, is_single=x.shape[1] == 1))
+        return {most: _joined(choices) for most, choices in found.items()}
 
     def _queries(self, x: "Tensor", positions: "Tensor") -> "tuple[Tensor, Tensor]":
         from torch.nn.functional import linear
@@ -85,15 +89,26 @@ def _part(within: "Choice | None", cut: slice) -> "Choice | None":
     return Choice(allowed=within.allowed[:, cut])
 
 
-def choose(scores: "Tensor", most: int, within: "Choice | None" = None) -> "Choice | None":
-    """The `most` best entries of each token, or None where there are no more than that."""
+def _joined(choices: "list[Choice | None]") -> "Choice | None":
+    """The choices of all tokens out of those of a few at a time."""
+    import torch
+
+    masks = [one.allowed for one in choices if one is not None and one.allowed is not None]
+    return Choice(allowed=torch.cat(masks, dim=1)) if len(masks) > 1 else choices[0]
+
+
+def choose(scores: "Tensor", most: int, within: "Choice | None", is_single: bool) -> "Choice | None":
+    """The `most` best entries of each token by `scores` (batch, tokens, entries), or all of `within`.
+
+    A single token is given their places, several are given a mask.
+    """
     import torch
 
     has_places = within is not None and within.places is not None
     if scores.shape[-1] <= most:
         return within
     best = scores.topk(most, dim=-1)
-    if scores.shape[1] == 1:
+    if is_single:
         index = best.indices[:, 0]
         return Choice(places=within.places.gather(1, index) if has_places else index)  # type: ignore[union-attr]
     allowed = torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, best.indices, best.values > float("-inf"))

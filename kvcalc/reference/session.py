@@ -133,18 +133,21 @@ class Session:
     def rewind(self, tokens: int) -> None:
         """Let the last `tokens` tokens be written again, for timing: states and rings keep what they have."""
         self.length -= tokens
+        self._seek()
+
+    def _seek(self) -> None:
         for cache in self.caches.values():
-            cache.rewind(tokens)
+            cache.seek(self.length)
 
     def repeatable(self, tokens: "Tensor") -> "Callable[[], Tensor]":
         """A decode step that stays at its place: it overwrites what it wrote, however often it is called."""
         step_tokens = tokens.to(self.model.options.device)
 
         def step() -> "Tensor":
-            out = self.model.forward(step_tokens, self.caches, self.states, Step(self.length, 1, self.encoded), 1)
-            for cache in self.caches.values():
-                cache.rewind(1)
-            return out
+            try:
+                return self.model.forward(step_tokens, self.caches, self.states, Step(self.length, 1, self.encoded), 1)
+            finally:
+                self._seek()
 
         return step
 
@@ -193,7 +196,8 @@ class Session:
         found = [Allocated(place, held) for place, cache in self.caches.items() for held in cache.held()]
         for place, states in self.states.items():
             found += [Allocated(place, Held("states", one, one.untyped_storage().nbytes())) for one in states.values()]
-        return [*found, Allocated(None, Held("token log", self.log, 0))]
+        handed = [] if self.encoded is None else [Allocated(None, Held("encoder input", self.encoded, 0))]
+        return [*found, *handed, Allocated(None, Held("token log", self.log, 0))]
 
     def read_bytes(self) -> dict[Place, int]:
         """Bytes of entries and states that passes have read so far, by place."""

@@ -40,10 +40,6 @@ class StatefulMixer(Mixer):
     What `flops` counts comes on top.
     """
 
-    def flops(self, tokens: int) -> int:
-        """Floating-point operations of one sequence's `tokens` new tokens beyond the weight matrices: none."""
-        return 0
-
     def _add_matrix(self, name: str, inputs: int, *shares: Share) -> None:
         """One matrix (own rows of all shares, inputs)."""
         import torch

@@ -2,28 +2,35 @@
 
 from typing import TYPE_CHECKING
 
+from kvcalc.cache.sharding import WHOLE
 from kvcalc.reference.layer import Part, RunningLayer
 from kvcalc.reference.model import ReferenceModel
+from kvcalc.reference.numbers import is_plain
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def pass_flops(model: ReferenceModel, past: int, tokens: int) -> int:
+def pass_flops(model: ReferenceModel, past: int, tokens: int, page: int | None = None) -> int:
     """Multiply-adds x 2 of one sequence that passes `tokens` new tokens behind `past`, on this rank.
 
-    Layers above `lower` see the last `replay` tokens of a prompt; the first of them keeps what all leave.
+    Layers above `lower` see the last `replay` tokens of a prompt; the first of them keeps what all leave. `page` is the
+    block of its caches, None where they are contiguous.
     """
     upper, end = min(tokens, model.replay), past + tokens
     total = _encoder_flops(model, past)
     for place, layer in enumerate(model.layers):
         kept = tokens if place <= model.lower else upper
-        total += _layer_flops(model, layer, end, kept, asked=tokens if place < model.lower else upper)
+        asked = tokens if place < model.lower else upper
+        total += _layer_flops(model, layer, end, (kept, asked), page)
     return total
 
 
-def _layer_flops(model: ReferenceModel, layer: RunningLayer, end: int, kept: int, asked: int) -> int:
-    """The work of one layer that keeps the last `kept` of `end` tokens and lets the last `asked` of them through."""
+def _layer_flops(
+    model: ReferenceModel, layer: RunningLayer, end: int, counts: tuple[int, int], page: int | None
+) -> int:
+    """The work of one layer that keeps so many of the last of `end` tokens and lets so many of them through."""
+    kept, asked = counts
     total = 0
     for part in layer.parts:
         total += 0 if part.reference.encoder_tokens else kept * _matrix_flops(part.keeper)
@@ -32,8 +39,19 @@ def _layer_flops(model: ReferenceModel, layer: RunningLayer, end: int, kept: int
         if part.chooser is not None:
             total += part.chooser.flops(_pairs(model, part, end - asked, end))
     for asker, targets in layer.attending:
-        total += sum(asker.flops(_pairs(model, part, end - asked, end), asked) for part in targets)
+        spells_out = asked > 1 and page is None and _is_one_view(model, targets)
+        total += sum(asker.flops(_pairs(model, part, end - asked, end), spells_out) for part in targets)
     return total + (0 if layer.mlp is None else asked * layer.mlp.flops_per_token)
+
+
+def _is_one_view(model: ReferenceModel, targets: list[Part]) -> bool:
+    """Whether an asker reads one cache, all of it, in a format that needs no unpacking."""
+    if len(targets) > 1 or targets[0].is_chosen_for:
+        return False
+    layer, position = targets[0].target
+    owner = model.spec_layers[layer].components[position]
+    form = model.packer.entry_format(owner)
+    return all(is_plain(form.name_for(part.name)) for part in owner.parts(WHOLE))
 
 
 def _encoder_flops(model: ReferenceModel, past: int) -> int:

@@ -64,7 +64,7 @@ def test_a_graph_is_warmed_up_on_a_side_stream_before_it_is_recorded():
     replay()
     assert cuda.log[1:] == [
         "side waits for main", "side begins", "step", "step", "step", "side ends", "main waits for side",
-        "recording begins", "step", "recording ends", "replay",
+        "main begins", "recording begins", "step", "recording ends", "main ends", "replay",
     ]  # fmt: skip
 
 

@@ -239,7 +239,7 @@ def test_an_allocator_gives_what_was_asked_and_uncut_rests(measured, is_off):
 
 
 def test_nothing_measured_is_no_verdict():
-    assert judge([], 0.2) == {"memory": "not measured", "time": "within", "tolerance": 0.2, "reasons": []}
+    assert judge([], 0.2) == {"memory": "not measured", "time": "not judged", "tolerance": 0.2, "reasons": []}
     assert largest([]) is None
 
 

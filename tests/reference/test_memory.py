@@ -22,7 +22,7 @@ from kvcalc.reference.session import Session  # noqa: E402
 from kvcalc.sizing.need import Workload, size_workload  # noqa: E402
 
 # What is beside the entries and states: the reference's own bookkeeping, and scales that a format holds outside.
-BESIDE = {"scales", "open rows", "window positions", "block table", "token log"}
+BESIDE = {"scales", "open rows", "window positions", "block table", "token log", "encoder input"}
 OWNERS = sorted(set(REFERENCES) - {"shared", "gmu"})
 
 
