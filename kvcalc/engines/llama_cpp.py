@@ -1,0 +1,305 @@
+"""llama.cpp: what it allocates for the cache when a context is made, whatever is in it later.
+
+Read in build b11549, file and function beside each rule, and held against that build itself
+(tests/golden/llama_cpp.json, tests/engines/test_llama_cpp.py). The figures are those of the log's
+`size = ... MiB` lines, all devices together. Whether llama.cpp can load a model is not asked here.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from kvcalc.cache.component import MODEL_FORMAT, Component
+from kvcalc.cache.formats import AUTO, Format, find_format
+from kvcalc.cache.layout import Part
+from kvcalc.cache.sharding import WHOLE
+from kvcalc.engines.engine import Allocation, AllocationPart
+from kvcalc.errors import FormatError, KvcalcError
+from kvcalc.model.spec import ModelSpec
+from kvcalc.sizing.need import CacheSize, components_of, layers_of
+from kvcalc.units import memory
+
+NAME = "llama.cpp"
+
+PAD = 256
+"""Cells come in multiples of it: llama_context::llama_context, and llama_kv_cache_iswa for windows."""
+
+MOST_SLOTS = 256
+"""LLAMA_MAX_SEQ of llama-cparams.h."""
+
+MOST_CELLS = 2**31 - 1
+"""`-c` is a 32-bit number."""
+
+DEFAULT_TYPE = "fp16"
+PLAIN = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
+TYPES = PLAIN | {name: name for name in ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")}
+"""What -ctk and -ctv take, as we and as it call them: kv_cache_types of common/arg.cpp."""
+
+
+class LlamaCppFlags(msgspec.Struct, frozen=True):
+    """llama.cpp's own flags with its defaults; `ctx_size` is the total over all slots, None for slots x context."""
+
+    ctx_size: int | None = None
+    batch_size: int = 2048
+    ubatch_size: int = 512
+    flash_attn: bool = True
+    kv_unified: bool = False
+    swa_full: bool = False
+    spec_draft_n_max: int = 0
+
+
+class LlamaCpp:
+    """The rules of one build, under the flags of one command line."""
+
+    name = NAME
+    version = "b11549"
+
+    def __init__(self, flags: LlamaCppFlags | None = None) -> None:
+        self.flags = flags or LlamaCppFlags()
+
+    def allocate(self, size: CacheSize) -> Allocation:
+        """What a context holds, in bytes, for all slots; KvcalcError for what llama.cpp refuses."""
+        _check(size, self.flags)
+        slots = size.workload.batch
+        context = _Context(size, self.flags, slots)
+        parts = tuple(context.parts())
+        held = sum(part.bytes for part in parts)
+        rules = [*context.rules(), *_cheaper_with_more(size, self.flags, held)]
+        return Allocation(self.name, self.version, held, tuple(rules), parts)
+
+
+def kv_dtype_of(spec: ModelSpec, type_k: str, type_v: str) -> str:
+    """-ctk and -ctv as one --kv-dtype; KvcalcError where they differ and there is no V (llama_init_from_model)."""
+    k, v = find_format(type_k, "-ctk").name, find_format(type_v, "-ctv").name
+    if k == v:
+        return k
+    kept = [one for one in components_of(spec.layers) if one.keeps_entries and not one.selects]
+    if not kept:
+        return k
+    if not any(_row(one, "v") for one in kept):
+        raise KvcalcError(
+            f"{NAME} refuses -ctk {type_k} beside -ctv {type_v}: {spec.name} keeps a latent and no V",
+            f"give both the same: -ctk {type_k} -ctv {type_k}",
+        )
+    return f"{k},v={v}"
+
+
+def _check(size: CacheSize, flags: LlamaCppFlags) -> None:
+    slots = size.workload.batch
+    if size.ranks > 1:
+        hint = "leave --tp, --pp, --dp and --dcp out: its figures are for all devices together"
+        raise KvcalcError(f"{NAME} spreads layers over devices, not a cache over ranks", hint)
+    if slots > MOST_SLOTS:
+        raise KvcalcError(f"-np {slots:,}: {NAME} has at most {MOST_SLOTS} slots", f"use at most -np {MOST_SLOTS}")
+    if _asked_cells(size, flags) > MOST_CELLS:
+        raise KvcalcError(f"-c {_asked_cells(size, flags):,} is past 32 bits", f"{NAME} takes at most {MOST_CELLS:,}")
+    if flags.spec_draft_n_max and not size.workload.draft_layers:
+        raise KvcalcError("--spec-draft-n-max needs draft layers", "say how many: --draft-layers 1")
+    for component in components_of(size.layers):
+        if component.span.ratio > 1:
+            raise KvcalcError(
+                f"`{component.name}` is compressed: no rule of {NAME} is known for it", "leave --engine out"
+            )
+
+
+def _asked_cells(size: CacheSize, flags: LlamaCppFlags) -> int:
+    return flags.ctx_size or size.workload.context_tokens * size.workload.batch
+
+
+def _cheaper_with_more(size: CacheSize, flags: LlamaCppFlags, held: int) -> Iterator[str]:
+    """A rule that says so where the next power of two of slots takes less for the same -c."""
+    slots, total = size.workload.batch, _asked_cells(size, flags)
+    more = 1 << slots.bit_length()
+    if flags.kv_unified or more > min(MOST_SLOTS, total):
+        return
+    fewer = sum(part.bytes for part in _Context(size, flags, more).parts())
+    if fewer < held:
+        yield (
+            f"{slots} slots cost more than {more}: -np {more} takes {memory(fewer)} for the same {total:,} tokens, "
+            "since less is padded"
+        )
+
+
+class _Types:
+    """The one type of K and the one of V that all layers have."""
+
+    def __init__(self, size: CacheSize, flash_attn: bool) -> None:
+        self.k, self.v = (self._asked(size, side) for side in ("k", "v"))
+        self.flash_attn = flash_attn
+        if not flash_attn and self.v.name not in PLAIN:
+            raise KvcalcError(f"{NAME} refuses -ctv {self.v.name} without flash attention", "use -fa on, or -ctv f16")
+
+    def _asked(self, size: CacheSize, side: str) -> Format:
+        request = size.packer.request
+        others = sorted(set(request.by_name) - {"k", "v"})
+        if others:
+            raise KvcalcError(f"{NAME} has a type for K and one for V, none for `{others[0]}`", "use -ctk and -ctv")
+        asked = request.by_name.get(side) or request.everywhere or AUTO
+        name = DEFAULT_TYPE if asked == AUTO else asked
+        if name not in TYPES:
+            raise KvcalcError(f"{NAME} keeps no cache in {name}", f"-ctk and -ctv take {', '.join(TYPES.values())}")
+        return find_format(name)
+
+    def row_bytes(self, component: Component, side: str, form: Format) -> int:
+        """Bytes of one cell's K or V; a head that its blocks do not divide is refused as llama.cpp does."""
+        parts = _row(component, side)
+        if not parts:
+            return 0
+        heads = [part._replace(heads=1) for part in parts]
+        try:
+            # llama_init_from_model looks at each head where flash attention is on, and ggml at the row always.
+            form.entry_bytes(heads if self.flash_attn else parts, component.name)
+            return form.entry_bytes(parts, component.name)
+        except FormatError as error:
+            width = sum(part.width for part in parts)
+            raise KvcalcError(
+                f"{NAME} refuses -ct{side} {form.name}: its blocks do not divide the {width} of `{component.name}`",
+                "use f16 or bf16",
+            ) from error
+
+
+def _row(component: Component, side: str) -> list[Part]:
+    """The vectors of one cell that lie in the K tensor, or those in the V tensor."""
+    return [part for part in component.parts(WHOLE) if (part.name == "v") == (side == "v")]
+
+
+class _Context:
+    """One llama_context: its cells, its caches, and the rules that were met."""
+
+    def __init__(self, size: CacheSize, flags: LlamaCppFlags, slots: int) -> None:
+        self.size, self.flags, self.slots = size, flags, slots
+        self.types = _Types(size, flags.flash_attn)
+        self.asked = _asked_cells(size, flags)
+        # llama_context::llama_context: the total is padded, then the share of a slot.
+        self.streams = 1 if flags.kv_unified else slots
+        self.cells = _padded(_padded(self.asked) // self.streams)
+        self.ubatch = min(self.asked, flags.batch_size, flags.ubatch_size)
+        main = layers_of(size.spec, msgspec.structs.replace(size.workload, draft_layers=0))
+        self.main, self.draft = components_of(main), components_of(size.layers[len(main) :])
+        self.slides = _slides(self.main)
+
+    def parts(self) -> Iterator[AllocationPart]:
+        """Every cache of the context, in the order of the log."""
+        yield from self._caches(self.main, "", (self.types.k, self.types.v))
+        yield from self._states()
+        # The type of a draft context is -ctkd's, f16 by default.
+        yield from self._caches(self.draft, "draft ", (find_format(DEFAULT_TYPE),) * 2)
+
+    def _caches(
+        self, components: Iterable[Component], prefix: str, forms: tuple[Format, Format]
+    ) -> Iterator[AllocationPart]:
+        kept: dict[str, list[Component]] = {"full": [], "window": [], "index": []}
+        for one in components:
+            if one.keeps_entries and not one.is_encoder_fed:
+                kept[self._cache_of(one)].append(one)
+        for name, alike in kept.items():
+            if alike:
+                cells = self._window_cells() if name == "window" else self.cells
+                yield self._cache(prefix + name, alike, cells, forms)
+
+    def _cache_of(self, component: Component) -> str:
+        if component.selects:
+            return "index"
+        return "window" if component.span.cap is not None and self.slides else "full"
+
+    def _cache(self, name: str, alike: list[Component], cells: int, forms: tuple[Format, Format]) -> AllocationPart:
+        """llama_kv_cache::llama_kv_cache: a tensor for K and one for V a layer, cells x streams long."""
+        k = sum(self.types.row_bytes(one, "k", forms[0]) for one in alike)
+        v = sum(self._v_bytes(one, forms[1]) for one in alike)
+        tensors = {"K": k * cells * self.streams, "V": v * cells * self.streams}
+        return AllocationPart(name, len(alike), cells, self.streams, sum(tensors.values()), tensors)
+
+    def _v_bytes(self, component: Component, form: Format) -> int:
+        """V of one cell: without flash attention as wide as the widest layer's (n_embd_v_gqa_max)."""
+        own = self.types.row_bytes(component, "v", form)
+        return own if self.flags.flash_attn or not own else form.entry_bytes([Part("v", 1, self._widest_v())], "v")
+
+    def _widest_v(self) -> int:
+        return max(_width(one) for one in components_of(self.size.spec.layers + self.size.spec.draft_layers))
+
+    def _window_cells(self) -> int:
+        """llama_kv_cache_iswa: the window, of every slot where they share a stream, and a batch; at most all."""
+        if self.flags.swa_full:
+            return self.cells
+        windows = self.slides * (self.slots if self.flags.kv_unified else 1)
+        return _padded(min(self.cells, windows + self.ubatch))
+
+    def _states(self) -> Iterator[AllocationPart]:
+        """llama_memory_recurrent: R (convolutions and shifts) and S in f32, a row a slot and draft token."""
+        states = [state for one in self.main for state in one.states(WHOLE)]
+        if not states:
+            return
+        r = sum(state.values for state in states if state.is_convolution or state.format == MODEL_FORMAT)
+        row_bytes = 4 * self.slots * (1 + self.flags.spec_draft_n_max)
+        tensors = {"R": r * row_bytes, "S": (sum(state.values for state in states) - r) * row_bytes}
+        layers = sum(bool(one.states(WHOLE)) for one in self.main)
+        yield AllocationPart("states", layers, self.slots, 1, sum(tensors.values()), tensors)
+
+    def rules(self) -> Iterator[str]:
+        """What an answer should say, most surprising first."""
+        kept = [one for one in self.main if one.keeps_entries and not one.is_encoder_fed]
+        if kept:
+            yield self._cells_rule()
+        if self.size.packer.request.everywhere is None and not self.size.packer.request.by_name and kept:
+            yield "K and V are f16 where -ctk and -ctv say nothing else"
+        if any(one.span.cap is not None and not one.selects for one in kept):
+            yield self._window_rule()
+        if any(not _row(one, "v") and not one.selects for one in kept):
+            yield "a latent lies in K alone: there is no V, with flash attention or without"
+        if not self.flags.flash_attn and len({_width(one) for one in kept if _row(one, "v")}) > 1:
+            yield f"without flash attention V of every layer is as wide as the widest, {self._widest_v():,} values"
+        yield from self._state_rules()
+        if any(one.is_encoder_fed for one in self.main):
+            yield "what the encoder leaves is no part of the cache"
+        if self.draft:
+            yield "draft layers have a context of their own, in f16"
+
+    def _cells_rule(self) -> str:
+        where = "shared by all slots" if self.flags.kv_unified else f"in each of {self.slots} slots"
+        padded = "" if self.cells * self.streams == self.asked else f": padded to a multiple of {PAD} from"
+        asked = f"{padded} {self.asked // self.streams:,}" if padded else ""
+        return f"{self.cells:,} cells {'in 1 slot' if self.slots == 1 else where}{asked}"
+
+    def _window_rule(self) -> str:
+        if not self.slides:
+            return "its architectures whose layers all slide (llama, phi3, starcoder2) ignore the window"
+        if self.flags.swa_full:
+            return "--swa-full: windows keep everything"
+        of_slots = f"{self.slots} x " if self.flags.kv_unified and self.slots > 1 else ""
+        return (
+            f"a window keeps {of_slots}{self.slides:,} tokens and a batch of {self.ubatch:,} (-ub), padded to {PAD}, "
+            f"at most all: {self._window_cells():,} cells"
+        )
+
+    def _state_rules(self) -> Iterator[str]:
+        if not any(one.states(WHOLE) for one in self.main):
+            return
+        yield "states and convolutions are f32, once for every slot"
+        if self.flags.spec_draft_n_max:
+            snapshots = 1 + self.flags.spec_draft_n_max
+            yield f"{snapshots} rows of every state, for roll-back: Qwen3.5 and Nemotron-H; other models keep one"
+
+
+def _padded(cells: int) -> int:
+    return -(-cells // PAD) * PAD
+
+
+def _width(component: Component) -> int:
+    return sum(part.heads * part.width for part in _row(component, "v"))
+
+
+def _slides(components: list[Component]) -> int:
+    """Tokens of the one window or chunk that a model has; 0 where none slides, or where all do.
+
+    create_memory of llama-model.cpp makes a window cache where an architecture sets a pattern
+    (set_swa_pattern); none does whose layers all slide. phi3.cpp turns a stated window off.
+    """
+    attended = [one for one in components if one.keeps_entries and not (one.selects or one.is_encoder_fed)]
+    caps = {one.span.cap for one in attended}
+    if None not in caps:
+        return 0
+    windows = sorted(cap for cap in caps if cap is not None)
+    if len(windows) > 1:
+        listed = ", ".join(f"{cap:,}" for cap in windows)
+        raise KvcalcError(f"{NAME} has one window a model, not {listed}", "leave --engine out for the need alone")
+    return windows[0] if windows else 0
