@@ -96,7 +96,7 @@ def _kv_dtype(spec: ModelSpec, kv_dtype: str, options: LlamaCppOptions) -> str:
         return kv_dtype
     if kv_dtype != AUTO:
         raise KvcalcError("--kv-dtype and -ctk or -ctv both say it", "keep -ctk and -ctv")
-    from kvcalc.engines.llama_cpp import DEFAULT_TYPE, kv_dtype_of
+    from kvcalc.engines.llama_cpp_types import DEFAULT_TYPE, kv_dtype_of
 
     return kv_dtype_of(spec, k or DEFAULT_TYPE, v or DEFAULT_TYPE)
 

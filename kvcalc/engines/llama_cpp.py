@@ -10,16 +10,15 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from kvcalc.cache.component import MODEL_FORMAT, Component
-from kvcalc.cache.formats import AUTO, Format, find_format
+from kvcalc.cache.formats import Format, find_format
 from kvcalc.cache.layout import Part
 from kvcalc.cache.sharding import WHOLE
 from kvcalc.engines.engine import Allocation, AllocationPart
-from kvcalc.errors import FormatError, KvcalcError
+from kvcalc.engines.llama_cpp_types import DEFAULT_TYPE, NAME, Types, row_of
+from kvcalc.errors import KvcalcError
 from kvcalc.model.spec import ModelSpec
 from kvcalc.sizing.need import CacheSize, components_of, layers_of
 from kvcalc.units import memory
-
-NAME = "llama.cpp"
 
 PAD = 256
 """Cells come in multiples of it: llama_context::llama_context, and llama_kv_cache_iswa for windows."""
@@ -30,10 +29,11 @@ MOST_SLOTS = 256
 MOST_CELLS = 2**31 - 1
 """`-c` is a 32-bit number."""
 
-DEFAULT_TYPE = "fp16"
-PLAIN = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
-TYPES = PLAIN | {name: name for name in ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")}
-"""What -ctk and -ctv take, as we and as it call them: kv_cache_types of common/arg.cpp."""
+IGNORES_WINDOW = {"mistral", "mixtral", "qwen2", "phi3", "starcoder2"}
+"""Types of a config.json whose architecture there (llama, qwen2, phi3, starcoder2) has no window cache."""
+
+FROM_GGUF = "general.architecture"
+"""Stands in the source of a spec that was read from a GGUF."""
 
 
 class LlamaCppFlags(msgspec.Struct, frozen=True):
@@ -68,22 +68,6 @@ class LlamaCpp:
         return Allocation(self.name, self.version, held, tuple(rules), parts)
 
 
-def kv_dtype_of(spec: ModelSpec, type_k: str, type_v: str) -> str:
-    """-ctk and -ctv as one --kv-dtype; KvcalcError where they differ and there is no V (llama_init_from_model)."""
-    k, v = find_format(type_k, "-ctk").name, find_format(type_v, "-ctv").name
-    if k == v:
-        return k
-    kept = [one for one in components_of(spec.layers) if one.keeps_entries and not one.selects]
-    if not kept:
-        return k
-    if not any(_row(one, "v") for one in kept):
-        raise KvcalcError(
-            f"{NAME} refuses -ctk {type_k} beside -ctv {type_v}: {spec.name} keeps a latent and no V",
-            f"give both the same: -ctk {type_k} -ctv {type_k}",
-        )
-    return f"{k},v={v}"
-
-
 def _check(size: CacheSize, flags: LlamaCppFlags) -> None:
     slots = size.workload.batch
     if size.ranks > 1:
@@ -93,8 +77,6 @@ def _check(size: CacheSize, flags: LlamaCppFlags) -> None:
         raise KvcalcError(f"-np {slots:,}: {NAME} has at most {MOST_SLOTS} slots", f"use at most -np {MOST_SLOTS}")
     if _asked_cells(size, flags) > MOST_CELLS:
         raise KvcalcError(f"-c {_asked_cells(size, flags):,} is past 32 bits", f"{NAME} takes at most {MOST_CELLS:,}")
-    if flags.spec_draft_n_max and not size.workload.draft_layers:
-        raise KvcalcError("--spec-draft-n-max needs draft layers", "say how many: --draft-layers 1")
     for component in components_of(size.layers):
         if component.span.ratio > 1:
             raise KvcalcError(
@@ -120,55 +102,12 @@ def _cheaper_with_more(size: CacheSize, flags: LlamaCppFlags, held: int) -> Iter
         )
 
 
-class _Types:
-    """The one type of K and the one of V that all layers have."""
-
-    def __init__(self, size: CacheSize, flash_attn: bool) -> None:
-        self.k, self.v = (self._asked(size, side) for side in ("k", "v"))
-        self.flash_attn = flash_attn
-        if not flash_attn and self.v.name not in PLAIN:
-            raise KvcalcError(f"{NAME} refuses -ctv {self.v.name} without flash attention", "use -fa on, or -ctv f16")
-
-    def _asked(self, size: CacheSize, side: str) -> Format:
-        request = size.packer.request
-        others = sorted(set(request.by_name) - {"k", "v"})
-        if others:
-            raise KvcalcError(f"{NAME} has a type for K and one for V, none for `{others[0]}`", "use -ctk and -ctv")
-        asked = request.by_name.get(side) or request.everywhere or AUTO
-        name = DEFAULT_TYPE if asked == AUTO else asked
-        if name not in TYPES:
-            raise KvcalcError(f"{NAME} keeps no cache in {name}", f"-ctk and -ctv take {', '.join(TYPES.values())}")
-        return find_format(name)
-
-    def row_bytes(self, component: Component, side: str, form: Format) -> int:
-        """Bytes of one cell's K or V; a head that its blocks do not divide is refused as llama.cpp does."""
-        parts = _row(component, side)
-        if not parts:
-            return 0
-        heads = [part._replace(heads=1) for part in parts]
-        try:
-            # llama_init_from_model looks at each head where flash attention is on, and ggml at the row always.
-            form.entry_bytes(heads if self.flash_attn else parts, component.name)
-            return form.entry_bytes(parts, component.name)
-        except FormatError as error:
-            width = sum(part.width for part in parts)
-            raise KvcalcError(
-                f"{NAME} refuses -ct{side} {form.name}: its blocks do not divide the {width} of `{component.name}`",
-                "use f16 or bf16",
-            ) from error
-
-
-def _row(component: Component, side: str) -> list[Part]:
-    """The vectors of one cell that lie in the K tensor, or those in the V tensor."""
-    return [part for part in component.parts(WHOLE) if (part.name == "v") == (side == "v")]
-
-
 class _Context:
     """One llama_context: its cells, its caches, and the rules that were met."""
 
     def __init__(self, size: CacheSize, flags: LlamaCppFlags, slots: int) -> None:
         self.size, self.flags, self.slots = size, flags, slots
-        self.types = _Types(size, flags.flash_attn)
+        self.types = Types(size, flags.flash_attn)
         self.asked = _asked_cells(size, flags)
         # llama_context::llama_context: the total is padded, then the share of a slot.
         self.streams = 1 if flags.kv_unified else slots
@@ -176,7 +115,7 @@ class _Context:
         self.ubatch = min(self.asked, flags.batch_size, flags.ubatch_size)
         main = layers_of(size.spec, msgspec.structs.replace(size.workload, draft_layers=0))
         self.main, self.draft = components_of(main), components_of(size.layers[len(main) :])
-        self.slides = _slides(self.main)
+        self.slides = _slides(size.spec, self.main)
 
     def parts(self) -> Iterator[AllocationPart]:
         """Every cache of the context, in the order of the log."""
@@ -244,9 +183,9 @@ class _Context:
             yield "K and V are f16 where -ctk and -ctv say nothing else"
         if any(one.span.cap is not None and not one.selects for one in kept):
             yield self._window_rule()
-        if any(not _row(one, "v") and not one.selects for one in kept):
+        if any(not row_of(one, "v") and not one.selects for one in kept):
             yield "a latent lies in K alone: there is no V, with flash attention or without"
-        if not self.flags.flash_attn and len({_width(one) for one in kept if _row(one, "v")}) > 1:
+        if not self.flags.flash_attn and len({_width(one) for one in kept if row_of(one, "v")}) > 1:
             yield f"without flash attention V of every layer is as wide as the widest, {self._widest_v():,} values"
         yield from self._state_rules()
         if any(one.is_encoder_fed for one in self.main):
@@ -262,7 +201,7 @@ class _Context:
 
     def _window_rule(self) -> str:
         if not self.slides:
-            return "its architectures whose layers all slide (llama, phi3, starcoder2) ignore the window"
+            return "the window is ignored: its architecture for such a model (llama, qwen2, phi3, starcoder2) has none"
         if self.flags.swa_full:
             return "--swa-full: windows keep everything"
         of_slots = f"{self.slots} x " if self.flags.kv_unified and self.slots > 1 else ""
@@ -273,6 +212,8 @@ class _Context:
 
     def _state_rules(self) -> Iterator[str]:
         if not any(one.states(WHOLE) for one in self.main):
+            if self.flags.spec_draft_n_max:
+                yield "--spec-draft-n-max changes nothing: there is no state to roll back"
             return
         yield "states and convolutions are f32, once for every slot"
         if self.flags.spec_draft_n_max:
@@ -285,18 +226,20 @@ def _padded(cells: int) -> int:
 
 
 def _width(component: Component) -> int:
-    return sum(part.heads * part.width for part in _row(component, "v"))
+    return sum(part.heads * part.width for part in row_of(component, "v"))
 
 
-def _slides(components: list[Component]) -> int:
-    """Tokens of the one window or chunk that a model has; 0 where none slides, or where all do.
+def _slides(spec: ModelSpec, components: list[Component]) -> int:
+    """Tokens of the one window or chunk that a model has; 0 where llama.cpp lets none slide.
 
     create_memory of llama-model.cpp makes a window cache where an architecture sets a pattern
-    (set_swa_pattern); none does whose layers all slide. phi3.cpp turns a stated window off.
+    (set_swa_pattern). A GGUF is read with that in mind; elsewhere a window of every layer is one
+    that it ignores (llama, phi3, starcoder2), since no architecture of its own has only such layers.
     """
     attended = [one for one in components if one.keeps_entries and not (one.selects or one.is_encoder_fed)]
     caps = {one.span.cap for one in attended}
-    if None not in caps:
+    is_ignored = spec.model_type in IGNORES_WINDOW or None not in caps
+    if is_ignored and FROM_GGUF not in (spec.source or ""):
         return 0
     windows = sorted(cap for cap in caps if cap is not None)
     if len(windows) > 1:
