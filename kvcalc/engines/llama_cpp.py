@@ -36,6 +36,13 @@ FROM_GGUF = "general.architecture"
 """Stands in the source of a spec that was read from a GGUF."""
 
 
+COMPRESSED = {4: "csa", 128: "hca"}
+"""The caches of compressed entries by ratio: llama_kv_cache_dsv4 (DeepSeek-V4)."""
+
+_ORDER = ("full", "window", "csa", "hca", "index")
+_NEED = "leave --engine out for the need alone"
+
+
 class LlamaCppFlags(msgspec.Struct, frozen=True):
     """llama.cpp's own flags with its defaults; `ctx_size` is the total over all slots, None for slots x context."""
 
@@ -78,10 +85,9 @@ def _check(size: CacheSize, flags: LlamaCppFlags) -> None:
     if _asked_cells(size, flags) > MOST_CELLS:
         raise KvcalcError(f"-c {_asked_cells(size, flags):,} is past 32 bits", f"{NAME} takes at most {MOST_CELLS:,}")
     for component in components_of(size.layers):
-        if component.span.ratio > 1:
-            raise KvcalcError(
-                f"`{component.name}` is compressed: no rule of {NAME} is known for it", "leave --engine out"
-            )
+        if component.span.ratio not in {1, *COMPRESSED}:
+            known = " and ".join(map(str, COMPRESSED))
+            raise KvcalcError(f"{NAME} compresses by {known}, and `{component.name}` by {component.span.ratio}", _NEED)
 
 
 def _asked_cells(size: CacheSize, flags: LlamaCppFlags) -> int:
@@ -110,16 +116,20 @@ class _Context:
         self.types = Types(size, flags.flash_attn)
         self.asked = _asked_cells(size, flags)
         # llama_context::llama_context: the total is padded, then the share of a slot.
-        self.streams = 1 if flags.kv_unified else slots
-        self.cells = _padded(_padded(self.asked) // self.streams)
+        self.cells = _padded(_padded(self.asked) // (1 if flags.kv_unified else slots))
         self.ubatch = min(self.asked, flags.batch_size, flags.ubatch_size)
         main = layers_of(size.spec, msgspec.structs.replace(size.workload, draft_layers=0))
         self.main, self.draft = components_of(main), components_of(size.layers[len(main) :])
         self.slides = _slides(size.spec, self.main)
+        self.compressed = [one for one in self.main if one.span.ratio > 1]
+        # llama_kv_cache_dsv4 keeps a stream a slot even where --kv-unified gives each of them all cells.
+        self.is_shared = flags.kv_unified and not self.compressed
+        self.streams = 1 if self.is_shared else slots
 
     def parts(self) -> Iterator[AllocationPart]:
         """Every cache of the context, in the order of the log."""
         yield from self._caches(self.main, "", (self.types.k, self.types.v))
+        yield from self._compressors()
         yield from self._states()
         # The type of a draft context is -ctkd's, f16 by default.
         yield from self._caches(self.draft, "draft ", (find_format(DEFAULT_TYPE),) * 2)
@@ -127,19 +137,22 @@ class _Context:
     def _caches(
         self, components: Iterable[Component], prefix: str, forms: tuple[Format, Format]
     ) -> Iterator[AllocationPart]:
-        kept: dict[str, list[Component]] = {"full": [], "window": [], "index": []}
+        kept: dict[tuple[str, int], list[Component]] = {}
         for one in components:
             if one.keeps_entries and not one.is_encoder_fed:
-                kept[self._cache_of(one)].append(one)
-        for name, alike in kept.items():
-            if alike:
-                cells = self._window_cells() if name == "window" else self.cells
-                yield self._cache(prefix + name, alike, cells, forms)
+                kept.setdefault(self._cache_of(one), []).append(one)
+        for (name, cells), alike in sorted(kept.items(), key=lambda item: _ORDER.index(item[0][0])):
+            yield self._cache(prefix + name, alike, cells, forms)
 
-    def _cache_of(self, component: Component) -> str:
+    def _cache_of(self, component: Component) -> tuple[str, int]:
+        """The cache that a component lies in, and its cells a stream."""
+        ratio = component.span.ratio
+        cells = self.cells if ratio == 1 else _padded(-(-self.cells // ratio))
         if component.selects:
-            return "index"
-        return "window" if component.span.cap is not None and self.slides else "full"
+            return "index", cells
+        if component.span.cap is not None and self.slides:
+            return "window", self._window_cells()
+        return "full" if ratio == 1 else COMPRESSED[ratio], cells
 
     def _cache(self, name: str, alike: list[Component], cells: int, forms: tuple[Format, Format]) -> AllocationPart:
         """llama_kv_cache::llama_kv_cache: a tensor for K and one for V a layer, cells x streams long."""
@@ -160,8 +173,20 @@ class _Context:
         """llama_kv_cache_iswa: the window, of every slot where they share a stream, and a batch; at most all."""
         if self.flags.swa_full:
             return self.cells
-        windows = self.slides * (self.slots if self.flags.kv_unified else 1)
+        windows = self.slides * (self.slots if self.is_shared else 1)
         return _padded(min(self.cells, windows + self.ubatch))
+
+    def _compressors(self) -> Iterator[AllocationPart]:
+        """llama_dsv4_comp_state: f32 rows of values and scores for an entry's tokens, or two entries' that overlap."""
+        alike: dict[tuple[str, int, int], int] = {}
+        for one in self.compressed:
+            twice = 2 if one.overlaps else 1
+            width = twice * sum(part.width for part in one.parts(WHOLE))
+            key = f"{self._cache_of(one)[0]} state", twice * one.span.ratio, width
+            alike[key] = alike.get(key, 0) + 1
+        for (name, rows, width), layers in alike.items():
+            held = layers * rows * width * 4 * self.slots * (1 + self.flags.spec_draft_n_max)
+            yield AllocationPart(name, layers, rows, self.slots, 2 * held, {"values": held, "scores": held})
 
     def _states(self) -> Iterator[AllocationPart]:
         """llama_memory_recurrent: R (convolutions and shifts) and S in f32, a row a slot and draft token."""
@@ -187,6 +212,8 @@ class _Context:
             yield "a latent lies in K alone: there is no V, with flash attention or without"
         if not self.flags.flash_attn and len({_width(one) for one in kept if row_of(one, "v")}) > 1:
             yield f"without flash attention V of every layer is as wide as the widest, {self._widest_v():,} values"
+        if self.compressed:
+            yield "every slot has streams of its own, and compressors keep the rows that they are filling in f32"
         yield from self._state_rules()
         if any(one.is_encoder_fed for one in self.main):
             yield "what the encoder leaves is no part of the cache"
@@ -194,31 +221,33 @@ class _Context:
             yield "draft layers have a context of their own, in f16"
 
     def _cells_rule(self) -> str:
-        where = "shared by all slots" if self.flags.kv_unified else f"in each of {self.slots} slots"
-        padded = "" if self.cells * self.streams == self.asked else f": padded to a multiple of {PAD} from"
-        asked = f"{padded} {self.asked // self.streams:,}" if padded else ""
-        return f"{self.cells:,} cells {'in 1 slot' if self.slots == 1 else where}{asked}"
+        where = "in 1 slot" if self.slots == 1 else f"in each of {self.slots} slots"
+        asked = self.asked // (1 if self.flags.kv_unified else self.slots)
+        padded = "" if self.cells == asked else f": padded to a multiple of {PAD} from {asked:,}"
+        return f"{self.cells:,} cells {'shared by all slots' if self.is_shared and self.slots > 1 else where}{padded}"
 
     def _window_rule(self) -> str:
         if not self.slides:
             return "the window is ignored: its architecture for such a model (llama, qwen2, phi3, starcoder2) has none"
         if self.flags.swa_full:
             return "--swa-full: windows keep everything"
-        of_slots = f"{self.slots} x " if self.flags.kv_unified and self.slots > 1 else ""
+        of_slots = f"{self.slots} x " if self.is_shared and self.slots > 1 else ""
         return (
             f"a window keeps {of_slots}{self.slides:,} tokens and a batch of {self.ubatch:,} (-ub), padded to {PAD}, "
             f"at most all: {self._window_cells():,} cells"
         )
 
     def _state_rules(self) -> Iterator[str]:
-        if not any(one.states(WHOLE) for one in self.main):
-            if self.flags.spec_draft_n_max:
-                yield "--spec-draft-n-max changes nothing: there is no state to roll back"
+        recurrent = any(one.states(WHOLE) for one in self.main)
+        if recurrent:
+            yield "states and convolutions are f32, once for every slot"
+        if not self.flags.spec_draft_n_max:
             return
-        yield "states and convolutions are f32, once for every slot"
-        if self.flags.spec_draft_n_max:
-            snapshots = 1 + self.flags.spec_draft_n_max
-            yield f"{snapshots} rows of every state, for roll-back: Qwen3.5 and Nemotron-H; other models keep one"
+        if recurrent or self.compressed:
+            rows = 1 + self.flags.spec_draft_n_max
+            yield f"{rows} rows of every state, for roll-back: Qwen3.5, Nemotron-H, DeepSeek-V4; other models keep one"
+        else:
+            yield "--spec-draft-n-max changes nothing: there is no state to roll back"
 
 
 def _padded(cells: int) -> int:
@@ -244,5 +273,5 @@ def _slides(spec: ModelSpec, components: list[Component]) -> int:
     windows = sorted(cap for cap in caps if cap is not None)
     if len(windows) > 1:
         listed = ", ".join(f"{cap:,}" for cap in windows)
-        raise KvcalcError(f"{NAME} has one window a model, not {listed}", "leave --engine out for the need alone")
+        raise KvcalcError(f"{NAME} has one window a model, not {listed}", _NEED)
     return windows[0] if windows else 0

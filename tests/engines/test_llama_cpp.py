@@ -23,6 +23,7 @@ from kvcalc.model.spec import Document
 RUNS = json.loads((GOLDEN / "llama_cpp.json").read_text())
 # One line a run, asked of the same build as llama_cpp.json: its first line says how.
 FUZZED = [json.loads(line) for line in (GOLDEN / "llama_cpp_contexts.jsonl").read_text().splitlines()[1:]]
+COMPRESSED = json.loads((GOLDEN / "llama_cpp_compressed.json").read_text())
 LOGS = yaml.safe_load((GOLDEN / "llama_cpp_logs.yaml").read_text())
 MIB = 2**20
 TWO_DECIMALS = 0.00501
@@ -38,11 +39,11 @@ def spec_from(arch, metadata):
     return resolve(msgspec.convert(gguf_document(header, Path("model.gguf")), Document))
 
 
-def allocate(run, **flags):
+def allocate(run, spec=None, **flags):
     """What the engine holds under the flags of a run."""
-    spec, n_ctx, n_seq = spec_of(run["model"]), run["n_ctx"], run["n_seq"]
-    types = {one["k_type"]: one["v_type"] for one in run["caches"]} or {"f16": "f16"}
-    [(type_k, type_v)] = [(run.get("type_k", k), run.get("type_v", v)) for k, v in types.items()]
+    spec, n_ctx, n_seq = spec or spec_of(run["model"]), run["n_ctx"], run["n_seq"]
+    printed = next(iter(run["caches"]), {})
+    type_k, type_v = (run.get(f"type_{side}") or printed.get(f"{side}_type", "f16") for side in "kv")
     size = api.size(spec, max(1, n_ctx // n_seq), n_seq, kv_dtype=kv_dtype_of(spec, type_k, type_v))
     own = {"ubatch_size": run["n_ubatch"], "kv_unified": run["unified"], "swa_full": run["swa_full"]}
     return LlamaCpp(LlamaCppFlags(ctx_size=n_ctx, flash_attn=bool(run["flash_attn"]), **own, **flags)).allocate(size)
@@ -235,10 +236,32 @@ def test_windows_that_llama_cpp_has_no_cache_for(model_type):
     assert names == (["full", "window"] if model_type == "gemma3_text" else ["full"])
 
 
-def test_models_that_have_no_rule(kvcalc):
-    answer = kvcalc("size", "deepseek-v4-flash", "--engine", "llama.cpp")
+@pytest.mark.parametrize("run", COMPRESSED["runs"], ids=lambda run: f"{run['n_ctx']}-{run['n_seq']}")
+def test_compressed_caches_and_their_states(run):
+    """DeepSeek-V4: caches of windows, of both ratios and of the indexer, and what their compressors are filling."""
+    spec = spec_from(COMPRESSED["arch"], COMPRESSED["metadata"])
+    if run["refused"]:
+        with pytest.raises(KvcalcError, match=r"llama\.cpp refuses"):
+            allocate(run, spec)
+        return
+    allocation = allocate(run, spec, spec_draft_n_max=run["n_rs_seq"])
+    states = {part.name: part for part in allocation.parts if "scores" in part.tensors}
+    for name, theirs in zip(("csa state", "hca state", "index state"), run["states"], strict=True):
+        ours = states[name]
+        assert (ours.cells, ours.streams, ours.layers) == (theirs["rows"], theirs["streams"], theirs["layers"])
+        assert ours.bytes / MIB == pytest.approx(theirs["mib"], abs=TWO_DECIMALS)
+    caches = msgspec.structs.replace(
+        allocation,
+        parts=tuple(part for part in allocation.parts if "K" in part.tensors),
+        allocated_bytes=allocation.allocated_bytes - sum(part.bytes for part in states.values()),
+    )
+    assert_printed(caches, run | {"recurrent": []})
+
+
+def test_ratios_that_have_no_rule(kvcalc):
+    answer = kvcalc("size", "deepseek-v4.1-flash", "--engine", "llama.cpp")
     assert answer.code == 2
-    assert "no rule of llama.cpp is known" in answer.err
+    assert "compresses by 4 and 128" in answer.err
 
 
 @pytest.mark.parametrize(
@@ -250,6 +273,9 @@ def test_models_that_have_no_rule(kvcalc):
         ("mistral-7b-v0.1", ["-c", "8K"], "the window is ignored"),
         ("deepseek-v3", ["-c", "8K"], "a latent lies in K alone"),
         ("gemma-4-26b-a4b", ["-c", "8K", "-fa", "off"], "as wide as the widest, 2,048 values"),
+        ("deepseek-v4-flash", ["-c", "9K", "-np", "3", "-kvu"], "9,216 cells in each of 3 slots"),
+        ("deepseek-v4-flash", ["-c", "9K"], "compressors keep the rows that they are filling in f32"),
+        ("llama-8b", ["-c", "8K", "-np", "4", "-kvu"], "8,192 cells shared by all slots"),
         ("llama-8b", ["-c", "1000"], "1,024 cells in 1 slot: padded to a multiple of 256 from 1,000"),
         ("qwen3.5-27b", ["-c", "8K", "--spec-draft-n-max", "3"], "4 rows of every state"),
         ("llama-8b", ["-c", "8K", "--spec-draft-n-max", "3"], "--spec-draft-n-max changes nothing"),
