@@ -35,7 +35,6 @@ IGNORES_WINDOW = {"mistral", "mixtral", "qwen2", "phi3", "starcoder2"}
 FROM_GGUF = "general.architecture"
 """Stands in the source of a spec that was read from a GGUF."""
 
-
 COMPRESSED = {4: "csa", 128: "hca"}
 """The caches of compressed entries by ratio: llama_kv_cache_dsv4 (DeepSeek-V4)."""
 
