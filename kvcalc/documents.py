@@ -82,12 +82,24 @@ class WeightsDocument(TypedDict):
     basis: Basis
 
 
+class EnginePartDocument(TypedDict):
+    """One cache as the engine makes it: `cells` a stream in each of `layers`; `tensors` splits its bytes by name."""
+
+    name: str
+    layers: int
+    cells: int
+    streams: int
+    bytes: int
+    tensors: dict[str, int]
+
+
 class EngineDocument(TypedDict):
-    """What an engine would hold for the batch, and its rules that differ from the need."""
+    """What an engine would hold for the batch, and its rules that differ from the need; `parts` add up to it."""
 
     name: str
     version: str
     allocated_bytes: int
+    parts: list[EnginePartDocument]
     rules: list[str]
 
 

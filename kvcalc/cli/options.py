@@ -97,8 +97,10 @@ class RequestOptions(msgspec.Struct, frozen=True):
         list[str] | None,
         typer.Option("--set", metavar="PATH=VALUE", help="Vary the model: mixer.kv_heads=4, layers.repeat=40."),
     ] = None
-    engine_ctx: Annotated[str | None, typer.Option("--max-model-len", "--ctx-size", "-c", hidden=True)] = None
-    engine_batch: Annotated[str | None, typer.Option("--max-num-seqs", "--parallel", "-np", hidden=True)] = None
+    max_model_len: Annotated[str | None, typer.Option("--max-model-len", hidden=True)] = None
+    max_num_seqs: Annotated[str | None, typer.Option("--max-num-seqs", hidden=True)] = None
+    ctx_size: Annotated[str | None, typer.Option("--ctx-size", "-c", hidden=True)] = None
+    parallel: Annotated[str | None, typer.Option("--parallel", "-np", hidden=True)] = None
     assume: Annotated[
         bool, typer.Option("--assume", help="Take fields of a config that are not understood as harmless.")
     ] = False
@@ -129,7 +131,9 @@ class EngineOption(msgspec.Struct, frozen=True):
 
     engine: Annotated[
         str | None,
-        typer.Option("--engine", metavar="ENGINE", help="What it would hold: transformers, or NAME@VERSION."),
+        typer.Option(
+            "--engine", metavar="ENGINE", help="What it would hold: transformers, llama.cpp, or NAME@VERSION."
+        ),
     ] = None
 
 
@@ -208,10 +212,9 @@ def count_or(text: str | None, flag: str, default: int) -> int:
     return default if text is None else parse_tokens(text, flag, "number")
 
 
-def first_given(own: str | None, borrowed: str | None, own_flag: str, borrowed_flag: str) -> tuple[str | None, str]:
-    """kvcalc's flag or the engines' spelling of it, and a note where the spelling was borrowed."""
-    if own is not None and borrowed is not None:
-        raise KvcalcError(f"{own_flag} and {borrowed_flag} both say it", f"keep {own_flag}")
-    if borrowed is None:
-        return own, ""
-    return borrowed, f"an engine's {borrowed_flag} is read as {own_flag} here"
+def only_given(spellings: dict[str, str | None]) -> tuple[str, str | None]:
+    """The one flag of `spellings` that was given and its value; the first and None where none was."""
+    given = [(flag, value) for flag, value in spellings.items() if value is not None]
+    if len(given) > 1:
+        raise KvcalcError(f"{given[0][0]} and {given[1][0]} both say it", f"keep {given[0][0]}")
+    return given[0] if given else (next(iter(spellings)), None)

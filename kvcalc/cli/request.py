@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from kvcalc.cache.sharding import Sharding
-from kvcalc.cli.options import RequestOptions, ShardingOptions, count_or, first_given, tokens_or
+from kvcalc.cli.options import RequestOptions, ShardingOptions, count_or, only_given, tokens_or
 from kvcalc.errors import KvcalcError
 from kvcalc.model.catalog import load
 from kvcalc.model.spec import ModelSpec
@@ -45,8 +45,8 @@ def ask_about(
 
 
 def _workload(spec: ModelSpec, options: RequestOptions, kv_dtype: str, context: int) -> tuple[Workload, Sequence[str]]:
-    ctx, ctx_note = first_given(options.ctx, options.engine_ctx, "--ctx", "--max-model-len (-c)")
-    batch, batch_note = first_given(options.batch, options.engine_batch, "--batch", "--max-num-seqs (-np)")
+    ctx_name, ctx = context_flag(options)
+    batch_name, batch = batch_flag(options)
     tokens = tokens_or(ctx, "--ctx", context)
     encoder = options.encoder_tokens
     workload = Workload(
@@ -59,8 +59,27 @@ def _workload(spec: ModelSpec, options: RequestOptions, kv_dtype: str, context: 
         encoder_tokens=None if encoder is None else tokens_or(encoder, "--encoder-tokens", 1),
         draft_layers=options.draft_layers,
     )
-    notes = [ctx_note, batch_note, _note_on_default(ctx, tokens), _decimal_suffix(ctx, spec)]
+    borrowed = [_note_on_borrowed(ctx_name, "--ctx"), _note_on_borrowed(batch_name, "--batch")]
+    notes = [*borrowed, _note_on_default(ctx, tokens), _decimal_suffix(ctx, spec)]
     return workload, [note for note in notes if note]
+
+
+def context_flag(options: RequestOptions) -> tuple[str, str | None]:
+    """The flag that gave the context, and what it said."""
+    return only_given(
+        {"--ctx": options.ctx, "--max-model-len": options.max_model_len, "--ctx-size (-c)": options.ctx_size}
+    )
+
+
+def batch_flag(options: RequestOptions) -> tuple[str, str | None]:
+    """The flag that gave the batch, and what it said."""
+    return only_given(
+        {"--batch": options.batch, "--max-num-seqs": options.max_num_seqs, "--parallel (-np)": options.parallel}
+    )
+
+
+def _note_on_borrowed(flag: str, own: str) -> str:
+    return "" if flag == own else f"an engine's {flag} is read as {own} here"
 
 
 def _note_on_default(ctx: str | None, tokens: int) -> str:

@@ -3,41 +3,74 @@
 from typing import TYPE_CHECKING
 
 from kvcalc.cli.emit import emit
+from kvcalc.cli.llama_cpp import LlamaCppOptions, ask_llama_cpp, refuse_without_engine
 from kvcalc.cli.options import EngineOption, KvDtypeOption, Model, OutputOptions, RequestOptions, ShardingOptions, verb
-from kvcalc.cli.request import ask
+from kvcalc.cli.request import Asked, ask
 
 if TYPE_CHECKING:
     from kvcalc.documents import EngineDocument
-    from kvcalc.sizing.need import CacheSize
+    from kvcalc.engines.engine import Allocation
 
 
 @verb
 def size(
     model: Model,
+    *,
     request: RequestOptions,
     kv: KvDtypeOption,
     engine: EngineOption,
+    llama_cpp: LlamaCppOptions,
     sharding: ShardingOptions,
     output: OutputOptions,
 ) -> None:
     """The KV cache that a workload needs: a token, a sequence, the batch, a rank; beside the weights."""
     from kvcalc.sizing.report import size_report
 
-    asked = ask(model, request, kv.kv_dtype, sharding)
-    emit(size_report(asked.size, _held_by(engine.engine, asked.size)), output, asked.notes)
+    asked, held = _ask(model, request, kv.kv_dtype, engine.engine, llama_cpp, sharding)
+    emit(size_report(asked.size, None if held is None else _document(held)), output, asked.notes)
 
 
-def _held_by(engine: str | None, size: "CacheSize") -> "EngineDocument | None":
-    """What the engine that was asked for would hold, as its part of the document."""
+def _ask(
+    model: str,
+    request: RequestOptions,
+    kv_dtype: str,
+    engine: str | None,
+    llama_cpp: LlamaCppOptions,
+    sharding: ShardingOptions,
+) -> "tuple[Asked, Allocation | None]":
+    """The need, and what the engine that was asked for would hold; its own flags keep their meaning."""
     if engine is None:
-        return None
+        refuse_without_engine(llama_cpp)
+        return ask(model, request, kv_dtype, sharding), None
     from kvcalc.engines.engine import find_engine
+    from kvcalc.engines.llama_cpp import LlamaCpp
 
-    held = find_engine(engine).allocate(size)
+    found = find_engine(engine)
+    if found.name != LlamaCpp.name:
+        refuse_without_engine(llama_cpp)
+        asked = ask(model, request, kv_dtype, sharding)
+        return asked, found.allocate(asked.size)
+    asked, flags = ask_llama_cpp(model, request, kv_dtype, llama_cpp, sharding)
+    return asked, LlamaCpp(flags).allocate(asked.size)
+
+
+def _document(held: "Allocation") -> "EngineDocument":
+    """What the engine would hold, as its part of the document."""
     return {
         "name": held.name,
         "version": held.version,
         "allocated_bytes": held.allocated_bytes,
+        "parts": [
+            {
+                "name": part.name,
+                "layers": part.layers,
+                "cells": part.cells,
+                "streams": part.streams,
+                "bytes": part.bytes,
+                "tensors": part.tensors,
+            }
+            for part in held.parts
+        ],
         "rules": list(held.rules),
     }
 

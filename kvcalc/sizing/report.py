@@ -10,7 +10,14 @@ from kvcalc.sizing.rows import Row
 from kvcalc.units import count_of, exact_bytes, memory, plain_number
 
 if TYPE_CHECKING:
-    from kvcalc.documents import ComponentDocument, EngineDocument, NeedDocument, RequestDocument, SizeDocument
+    from kvcalc.documents import (
+        ComponentDocument,
+        EngineDocument,
+        EnginePartDocument,
+        NeedDocument,
+        RequestDocument,
+        SizeDocument,
+    )
 
 SCHEMA = "kvcalc.size/1"
 
@@ -219,7 +226,15 @@ def _engine_lines(size: CacheSize, engine: "EngineDocument | None") -> list[str]
     held = engine["allocated_bytes"]
     compared = "exactly the need" if held == size.total_bytes else f"{held / max(1, size.total_bytes):.3g}x the need"
     lines = [f"{engine['name']} {engine['version']} holds {exact_bytes(held)}, {compared}"]
-    return lines + [f"  {rule}" for rule in engine["rules"]]
+    return lines + [_engine_part(part) for part in engine["parts"]] + [f"  {rule}" for rule in engine["rules"]]
+
+
+def _engine_part(part: "EnginePartDocument") -> str:
+    """One cache of the engine in one line, as llama.cpp's log has it."""
+    layers = f"{part['layers']} layer{'s' if part['layers'] != 1 else ''}"
+    streams = f" x {part['streams']} streams" if part["streams"] > 1 else ""
+    tensors = ", ".join(f"{name} {memory(size)}" for name, size in part["tensors"].items() if size)
+    return f"  {part['name']}: {layers} of {part['cells']:,} cells{streams}: {tensors}"
 
 
 def rank_lines(size: CacheSize) -> list[str]:

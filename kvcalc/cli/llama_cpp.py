@@ -1,0 +1,123 @@
+"""llama.cpp's own flags, with its names and meanings: they need `--engine llama.cpp`."""
+
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import msgspec
+import typer
+
+from kvcalc.cache.formats import AUTO
+from kvcalc.cli.options import RequestOptions, ShardingOptions, count_or, tokens_or
+from kvcalc.cli.request import Asked, ask_about, batch_flag, context_flag, load_asked
+from kvcalc.errors import KvcalcError
+from kvcalc.model.spec import ModelSpec
+from kvcalc.sizing.need import default_context
+
+if TYPE_CHECKING:
+    from kvcalc.engines.llama_cpp import LlamaCppFlags
+
+_Count = str | None
+
+
+class LlamaCppOptions(msgspec.Struct, frozen=True):
+    """What changes the memory of a llama.cpp context; `-c` and `-np` stand with the workload."""
+
+    PANEL: ClassVar = "llama.cpp (--engine llama.cpp; -c is the total over all slots, -np the slots)"
+    batch_size: Annotated[
+        _Count, typer.Option("--batch-size", "-b", metavar="N", help="Tokens handed over at once (2048).")
+    ] = None
+    ubatch_size: Annotated[
+        _Count, typer.Option("--ubatch-size", "-ub", metavar="N", help="Tokens computed at once (512).")
+    ] = None
+    cache_type_k: Annotated[
+        str | None, typer.Option("--cache-type-k", "-ctk", metavar="TYPE", help="Type of K (f16).")
+    ] = None
+    cache_type_v: Annotated[
+        str | None, typer.Option("--cache-type-v", "-ctv", metavar="TYPE", help="Type of V (f16).")
+    ] = None
+    flash_attn: Annotated[
+        str | None, typer.Option("--flash-attn", "-fa", metavar="on|off|auto", help="auto counts as on.")
+    ] = None
+    kv_unified: Annotated[bool, typer.Option("--kv-unified", "-kvu", help="All slots share one stream.")] = False
+    swa_full: Annotated[bool, typer.Option("--swa-full", help="Windows keep everything.")] = False
+    spec_draft_n_max: Annotated[
+        _Count,
+        typer.Option("--spec-draft-n-max", "--draft-max", metavar="N", help="Draft tokens of speculation."),
+    ] = None
+
+    def given(self) -> list[str]:
+        """The flags that somebody gave, as they are spelled in full."""
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        return [f"--{name.replace('_', '-')}" for name, value in values.items() if value not in (None, False)]
+
+
+def refuse_without_engine(options: LlamaCppOptions) -> None:
+    """KvcalcError where a flag of llama.cpp was given to something else."""
+    if options.given():
+        raise KvcalcError(f"{options.given()[0]} is a flag of llama.cpp", "add --engine llama.cpp, or leave it out")
+
+
+def ask_llama_cpp(
+    model: str, request: RequestOptions, kv_dtype: str, options: LlamaCppOptions, sharding: ShardingOptions
+) -> tuple[Asked, "LlamaCppFlags"]:
+    """The size that the flags ask for, and the flags of the engine: `-c` is the total over `-np` slots."""
+    _refuse_vllm(request)
+    spec = load_asked(model, request)
+    slots = count_or(batch_flag(request)[1], "-np", 1)
+    context, total = context_flag(request)[1], None
+    if request.ctx_size is not None:
+        total = tokens_or(request.ctx_size, "-c", 1)
+        context = str(_share(total, slots))
+    plain = msgspec.structs.replace(request, ctx=context, batch=str(slots), ctx_size=None, parallel=None)
+    asked = ask_about(spec, plain, _kv_dtype(spec, kv_dtype, options), sharding, default_context([spec]))
+    return asked, _flags(options, total)
+
+
+def _refuse_vllm(request: RequestOptions) -> None:
+    """vLLM's limits mean one request, not all slots."""
+    for value, flag, own in (
+        (request.max_model_len, "--max-model-len", "-c"),
+        (request.max_num_seqs, "--max-num-seqs", "-np"),
+    ):
+        if value is not None:
+            raise KvcalcError(f"{flag} is a flag of vllm", f"llama.cpp's is {own}")
+
+
+def _share(total: int, slots: int) -> int:
+    """The tokens of one slot."""
+    if total < slots:
+        raise KvcalcError(f"-c {total:,} is less than a token for each of {slots:,} slots", "-c is the total: raise it")
+    return total // slots
+
+
+def _kv_dtype(spec: ModelSpec, kv_dtype: str, options: LlamaCppOptions) -> str:
+    """The two types as one request, so that the need is counted in them too."""
+    k, v = options.cache_type_k, options.cache_type_v
+    if k is None and v is None:
+        return kv_dtype
+    if kv_dtype != AUTO:
+        raise KvcalcError("--kv-dtype and -ctk or -ctv both say it", "keep -ctk and -ctv")
+    from kvcalc.engines.llama_cpp_types import DEFAULT_TYPE, kv_dtype_of
+
+    return kv_dtype_of(spec, k or DEFAULT_TYPE, v or DEFAULT_TYPE)
+
+
+def _flags(options: LlamaCppOptions, total: int | None) -> "LlamaCppFlags":
+    from kvcalc.engines.llama_cpp import LlamaCppFlags
+
+    default = LlamaCppFlags()
+    switch = (options.flash_attn or "auto").casefold()
+    if switch not in _SWITCH:
+        raise KvcalcError(f"-fa {switch!r} is neither on nor off", "use -fa on, off or auto")
+    return LlamaCppFlags(
+        ctx_size=total,
+        batch_size=count_or(options.batch_size, "-b", default.batch_size),
+        ubatch_size=count_or(options.ubatch_size, "-ub", default.ubatch_size),
+        flash_attn=_SWITCH[switch],
+        kv_unified=options.kv_unified,
+        swa_full=options.swa_full,
+        spec_draft_n_max=count_or(options.spec_draft_n_max, "--spec-draft-n-max", 0),
+    )
+
+
+_SWITCH = {"on": True, "off": False, "auto": True, "1": True, "0": False, "-1": True}
+"""What -fa takes: is_truthy, is_falsey and is_autoy of common/arg.cpp."""

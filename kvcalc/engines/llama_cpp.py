@@ -1,0 +1,276 @@
+"""llama.cpp: what it allocates for the cache when a context is made, whatever is in it later.
+
+Read in build b11549, file and function beside each rule, and held against that build itself
+(tests/golden/llama_cpp.json, tests/engines/test_llama_cpp.py). The figures are those of the log's
+`size = ... MiB` lines, all devices together. Whether llama.cpp can load a model is not asked here.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from kvcalc.cache.component import MODEL_FORMAT, Component
+from kvcalc.cache.formats import Format, find_format
+from kvcalc.cache.layout import Part
+from kvcalc.cache.sharding import WHOLE
+from kvcalc.engines.engine import Allocation, AllocationPart
+from kvcalc.engines.llama_cpp_types import DEFAULT_TYPE, NAME, Types, row_of
+from kvcalc.errors import KvcalcError
+from kvcalc.model.spec import ModelSpec
+from kvcalc.sizing.need import CacheSize, components_of, layers_of
+from kvcalc.units import memory
+
+PAD = 256
+"""Cells come in multiples of it: llama_context::llama_context, and llama_kv_cache_iswa for windows."""
+
+MOST_SLOTS = 256
+"""LLAMA_MAX_SEQ of llama-cparams.h."""
+
+MOST_CELLS = 2**31 - 1
+"""`-c` is a 32-bit number."""
+
+IGNORES_WINDOW = {"mistral", "mixtral", "qwen2", "phi3", "starcoder2"}
+"""Types of a config.json whose architecture there (llama, qwen2, phi3, starcoder2) has no window cache."""
+
+FROM_GGUF = "general.architecture"
+"""Stands in the source of a spec that was read from a GGUF."""
+
+COMPRESSED = {4: "csa", 128: "hca"}
+"""The caches of compressed entries by ratio: llama_kv_cache_dsv4 (DeepSeek-V4)."""
+
+_ORDER = ("full", "window", "csa", "hca", "index")
+_NEED = "leave --engine out for the need alone"
+
+
+class LlamaCppFlags(msgspec.Struct, frozen=True):
+    """llama.cpp's own flags with its defaults; `ctx_size` is the total over all slots, None for slots x context."""
+
+    ctx_size: int | None = None
+    batch_size: int = 2048
+    ubatch_size: int = 512
+    flash_attn: bool = True
+    kv_unified: bool = False
+    swa_full: bool = False
+    spec_draft_n_max: int = 0
+
+
+class LlamaCpp:
+    """The rules of one build, under the flags of one command line."""
+
+    name = NAME
+    version = "b11549"
+
+    def __init__(self, flags: LlamaCppFlags | None = None) -> None:
+        self.flags = flags or LlamaCppFlags()
+
+    def allocate(self, size: CacheSize) -> Allocation:
+        """What a context holds, in bytes, for all slots; KvcalcError for what llama.cpp refuses."""
+        _check(size, self.flags)
+        slots = size.workload.batch
+        context = _Context(size, self.flags, slots)
+        parts = tuple(context.parts())
+        held = sum(part.bytes for part in parts)
+        rules = [*context.rules(), *_cheaper_with_more(size, self.flags, held)]
+        return Allocation(self.name, self.version, held, tuple(rules), parts)
+
+
+def _check(size: CacheSize, flags: LlamaCppFlags) -> None:
+    slots = size.workload.batch
+    if size.ranks > 1:
+        hint = "leave --tp, --pp, --dp and --dcp out: its figures are for all devices together"
+        raise KvcalcError(f"{NAME} spreads layers over devices, not a cache over ranks", hint)
+    if slots > MOST_SLOTS:
+        raise KvcalcError(f"-np {slots:,}: {NAME} has at most {MOST_SLOTS} slots", f"use at most -np {MOST_SLOTS}")
+    if _asked_cells(size, flags) > MOST_CELLS:
+        raise KvcalcError(f"-c {_asked_cells(size, flags):,} is past 32 bits", f"{NAME} takes at most {MOST_CELLS:,}")
+    for component in components_of(size.layers):
+        if component.span.ratio not in {1, *COMPRESSED}:
+            known = " and ".join(map(str, COMPRESSED))
+            raise KvcalcError(f"{NAME} compresses by {known}, and `{component.name}` by {component.span.ratio}", _NEED)
+
+
+def _asked_cells(size: CacheSize, flags: LlamaCppFlags) -> int:
+    return flags.ctx_size or size.workload.context_tokens * size.workload.batch
+
+
+def _cheaper_with_more(size: CacheSize, flags: LlamaCppFlags, held: int) -> Iterator[str]:
+    """A rule that says so where the next power of two of slots takes less for the same -c."""
+    slots, total = size.workload.batch, _asked_cells(size, flags)
+    more = 1 << slots.bit_length()
+    if flags.kv_unified or more > min(MOST_SLOTS, total):
+        return
+    fewer = sum(part.bytes for part in _Context(size, flags, more).parts())
+    if fewer < held:
+        yield (
+            f"{slots} slots cost more than {more}: -np {more} takes {memory(fewer)} for the same {total:,} tokens, "
+            "since less is padded"
+        )
+
+
+class _Context:
+    """One llama_context: its cells, its caches, and the rules that were met."""
+
+    def __init__(self, size: CacheSize, flags: LlamaCppFlags, slots: int) -> None:
+        self.size, self.flags, self.slots = size, flags, slots
+        self.types = Types(size, flags.flash_attn)
+        self.asked = _asked_cells(size, flags)
+        # llama_context::llama_context: the total is padded, then the share of a slot.
+        self.cells = _padded(_padded(self.asked) // (1 if flags.kv_unified else slots))
+        self.ubatch = min(self.asked, flags.batch_size, flags.ubatch_size)
+        main = layers_of(size.spec, msgspec.structs.replace(size.workload, draft_layers=0))
+        self.main, self.draft = components_of(main), components_of(size.layers[len(main) :])
+        self.slides = _slides(size.spec, self.main)
+        self.compressed = [one for one in self.main if one.span.ratio > 1]
+        # llama_kv_cache_dsv4 keeps a stream a slot even where --kv-unified gives each of them all cells.
+        self.is_shared = flags.kv_unified and not self.compressed
+        self.streams = 1 if self.is_shared else slots
+
+    def parts(self) -> Iterator[AllocationPart]:
+        """Every cache of the context, in the order of the log."""
+        yield from self._caches(self.main, "", (self.types.k, self.types.v))
+        yield from self._compressors()
+        yield from self._states()
+        # The type of a draft context is -ctkd's, f16 by default.
+        yield from self._caches(self.draft, "draft ", (find_format(DEFAULT_TYPE),) * 2)
+
+    def _caches(
+        self, components: Iterable[Component], prefix: str, forms: tuple[Format, Format]
+    ) -> Iterator[AllocationPart]:
+        kept: dict[tuple[str, int], list[Component]] = {}
+        for one in components:
+            if one.keeps_entries and not one.is_encoder_fed:
+                kept.setdefault(self._cache_of(one), []).append(one)
+        for (name, cells), alike in sorted(kept.items(), key=lambda item: _ORDER.index(item[0][0])):
+            yield self._cache(prefix + name, alike, cells, forms)
+
+    def _cache_of(self, component: Component) -> tuple[str, int]:
+        """The cache that a component lies in, and its cells a stream."""
+        ratio = component.span.ratio
+        cells = self.cells if ratio == 1 else _padded(-(-self.cells // ratio))
+        if component.selects:
+            return "index", cells
+        if component.span.cap is not None and self.slides:
+            return "window", self._window_cells()
+        return "full" if ratio == 1 else COMPRESSED[ratio], cells
+
+    def _cache(self, name: str, alike: list[Component], cells: int, forms: tuple[Format, Format]) -> AllocationPart:
+        """llama_kv_cache::llama_kv_cache: a tensor for K and one for V a layer, cells x streams long."""
+        k = sum(self.types.row_bytes(one, "k", forms[0]) for one in alike)
+        v = sum(self._v_bytes(one, forms[1]) for one in alike)
+        tensors = {"K": k * cells * self.streams, "V": v * cells * self.streams}
+        return AllocationPart(name, len(alike), cells, self.streams, sum(tensors.values()), tensors)
+
+    def _v_bytes(self, component: Component, form: Format) -> int:
+        """V of one cell: without flash attention as wide as the widest layer's (n_embd_v_gqa_max)."""
+        own = self.types.row_bytes(component, "v", form)
+        return own if self.flags.flash_attn or not own else form.entry_bytes([Part("v", 1, self._widest_v())], "v")
+
+    def _widest_v(self) -> int:
+        return max(_width(one) for one in components_of(self.size.spec.layers + self.size.spec.draft_layers))
+
+    def _window_cells(self) -> int:
+        """llama_kv_cache_iswa: the window, of every slot where they share a stream, and a batch; at most all."""
+        if self.flags.swa_full:
+            return self.cells
+        windows = self.slides * (self.slots if self.is_shared else 1)
+        return _padded(min(self.cells, windows + self.ubatch))
+
+    def _compressors(self) -> Iterator[AllocationPart]:
+        """llama_dsv4_comp_state: f32 rows of values and scores for an entry's tokens, or two entries' that overlap."""
+        alike: dict[tuple[str, int, int], int] = {}
+        for one in self.compressed:
+            twice = 2 if one.overlaps else 1
+            width = twice * sum(part.width for part in one.parts(WHOLE))
+            key = f"{self._cache_of(one)[0]} state", twice * one.span.ratio, width
+            alike[key] = alike.get(key, 0) + 1
+        for (name, rows, width), layers in alike.items():
+            held = layers * rows * width * 4 * self.slots * (1 + self.flags.spec_draft_n_max)
+            yield AllocationPart(name, layers, rows, self.slots, 2 * held, {"values": held, "scores": held})
+
+    def _states(self) -> Iterator[AllocationPart]:
+        """llama_memory_recurrent: R (convolutions and shifts) and S in f32, a row a slot and draft token."""
+        states = [state for one in self.main for state in one.states(WHOLE)]
+        if not states:
+            return
+        r = sum(state.values for state in states if state.is_convolution or state.format == MODEL_FORMAT)
+        row_bytes = 4 * self.slots * (1 + self.flags.spec_draft_n_max)
+        tensors = {"R": r * row_bytes, "S": (sum(state.values for state in states) - r) * row_bytes}
+        layers = sum(bool(one.states(WHOLE)) for one in self.main)
+        yield AllocationPart("states", layers, self.slots, 1, sum(tensors.values()), tensors)
+
+    def rules(self) -> Iterator[str]:
+        """What an answer should say, most surprising first."""
+        kept = [one for one in self.main if one.keeps_entries and not one.is_encoder_fed]
+        if kept:
+            yield self._cells_rule()
+        if self.size.packer.request.everywhere is None and not self.size.packer.request.by_name and kept:
+            yield "K and V are f16 where -ctk and -ctv say nothing else"
+        if any(one.span.cap is not None and not one.selects for one in kept):
+            yield self._window_rule()
+        if any(not row_of(one, "v") and not one.selects for one in kept):
+            yield "a latent lies in K alone: there is no V, with flash attention or without"
+        if not self.flags.flash_attn and len({_width(one) for one in kept if row_of(one, "v")}) > 1:
+            yield f"without flash attention V of every layer is as wide as the widest, {self._widest_v():,} values"
+        if self.compressed:
+            yield "every slot has streams of its own, and compressors keep the rows that they are filling in f32"
+        yield from self._state_rules()
+        if any(one.is_encoder_fed for one in self.main):
+            yield "what the encoder leaves is no part of the cache"
+        if self.draft:
+            yield "draft layers have a context of their own, in f16"
+
+    def _cells_rule(self) -> str:
+        where = "in 1 slot" if self.slots == 1 else f"in each of {self.slots} slots"
+        asked = self.asked // (1 if self.flags.kv_unified else self.slots)
+        padded = "" if self.cells == asked else f": padded to a multiple of {PAD} from {asked:,}"
+        return f"{self.cells:,} cells {'shared by all slots' if self.is_shared and self.slots > 1 else where}{padded}"
+
+    def _window_rule(self) -> str:
+        if not self.slides:
+            return "the window is ignored: its architecture for such a model (llama, qwen2, phi3, starcoder2) has none"
+        if self.flags.swa_full:
+            return "--swa-full: windows keep everything"
+        of_slots = f"{self.slots} x " if self.is_shared and self.slots > 1 else ""
+        return (
+            f"a window keeps {of_slots}{self.slides:,} tokens and a batch of {self.ubatch:,} (-ub), padded to {PAD}, "
+            f"at most all: {self._window_cells():,} cells"
+        )
+
+    def _state_rules(self) -> Iterator[str]:
+        recurrent = any(one.states(WHOLE) for one in self.main)
+        if recurrent:
+            yield "states and convolutions are f32, once for every slot"
+        if not self.flags.spec_draft_n_max:
+            return
+        if recurrent or self.compressed:
+            rows = 1 + self.flags.spec_draft_n_max
+            yield f"{rows} rows of every state, for roll-back: Qwen3.5, Nemotron-H, DeepSeek-V4; other models keep one"
+        else:
+            yield "--spec-draft-n-max changes nothing: there is no state to roll back"
+
+
+def _padded(cells: int) -> int:
+    return -(-cells // PAD) * PAD
+
+
+def _width(component: Component) -> int:
+    return sum(part.heads * part.width for part in row_of(component, "v"))
+
+
+def _slides(spec: ModelSpec, components: list[Component]) -> int:
+    """Tokens of the one window or chunk that a model has; 0 where llama.cpp lets none slide.
+
+    create_memory of llama-model.cpp makes a window cache where an architecture sets a pattern
+    (set_swa_pattern). A GGUF is read with that in mind; elsewhere a window of every layer is one
+    that it ignores (llama, phi3, starcoder2), since no architecture of its own has only such layers.
+    """
+    attended = [one for one in components if one.keeps_entries and not (one.selects or one.is_encoder_fed)]
+    caps = {one.span.cap for one in attended}
+    is_ignored = spec.model_type in IGNORES_WINDOW or None not in caps
+    if is_ignored and FROM_GGUF not in (spec.source or ""):
+        return 0
+    windows = sorted(cap for cap in caps if cap is not None)
+    if len(windows) > 1:
+        listed = ", ".join(f"{cap:,}" for cap in windows)
+        raise KvcalcError(f"{NAME} has one window a model, not {listed}", _NEED)
+    return windows[0] if windows else 0
