@@ -65,7 +65,7 @@ def _reference(flags: Flags) -> "ProfileDocument | None":
     wanted = flags.wanted()
     device = find_device(flags.measure.device, flags.measure.threads)
     with ranks_of(flags.measure.tp, device.kind) as ranks:
-        spec = flags.spec(flags.model or DEFAULT_MODEL)
+        spec = flags.spec(DEFAULT_MODEL if flags.model is None else flags.model)
         request = ask_for(spec, wanted, device.kind, ranks.rank, is_bare=flags.model is None)
         try:
             with _progress(ranks.is_first) as progress:

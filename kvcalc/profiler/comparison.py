@@ -1,11 +1,11 @@
 """Two runs: is the second slower, faster, or the same? `undecided` is an answer too, and only `worse` fails."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from kvcalc.errors import KvcalcError
-from kvcalc.profiler.differences import cautions, differences
+from kvcalc.profiler.differences import cautions, differences, is_unsure
 from kvcalc.profiler.documents import (
     RUNS_SCHEMA,
     HeldPairDocument,
@@ -17,6 +17,10 @@ from kvcalc.profiler.documents import (
 from kvcalc.profiler.samples import LEAST_FOR_RANGES, Verdict, judge
 from kvcalc.profiler.tables import series_of, where
 from kvcalc.report import Column, Report, Table
+from kvcalc.units import memory, memory_unit
+
+_Bytes = dict[str, int]
+"""Measured bytes by the name of the component or rule."""
 
 THRESHOLD = 0.05
 """Share by which medians may differ before anyone should care."""
@@ -44,7 +48,7 @@ def compare_runs(
         "verdict": verdict,
         "notes": [*cautions(names, first, second, threshold), *_few_samples(first, second, pairs)],
     }
-    return _report(document)
+    return _report(document, _memory_line(first, second, held))
 
 
 def overall(times: Sequence[Verdict], memory: Sequence[Verdict]) -> Verdict:
@@ -64,30 +68,50 @@ def _pairs(first: ProfileDocument, second: ProfileDocument, threshold: float) ->
     for (context, batch, what), old in series_of(first).items():
         new = others.get((context, batch, what))
         if new is not None:
+            ratio = new["median_seconds"] / old["median_seconds"]
+            told = judge(old["samples_seconds"], new["samples_seconds"], threshold)
+            is_claim = told in ("worse", "better")
             yield {
                 "context_tokens": context,
                 "batch": batch,
                 "what": what,
                 "first_seconds": old["median_seconds"],
                 "second_seconds": new["median_seconds"],
-                "ratio": new["median_seconds"] / old["median_seconds"],
-                "verdict": judge(old["samples_seconds"], new["samples_seconds"], threshold),
+                "ratio": ratio,
+                "verdict": "undecided" if is_claim and is_unsure(first, second, what, ratio) else told,
             }
 
 
 def _held_pairs(first: ProfileDocument, second: ProfileDocument) -> Iterator[HeldPairDocument]:
-    others = dict(_held(second["points"]))
-    for (context, batch, name), old in _held(first["points"]):
-        new = others.get((context, batch, name))
-        if new is not None:
+    """A pair a name at every point that both measured; where one holds what the other lacks, one pair of the totals."""
+    for (context, batch), (old, new) in _shared(first, second).items():
+        each = [(name, count, new.get(name, 0)) for name, count in old.items()]
+        totals = [(_TOTAL, sum(old.values()), sum(new.values()))]
+        for name, before, after in each if old.keys() == new.keys() else totals:
             yield {
                 "context_tokens": context,
                 "batch": batch,
                 "name": name,
-                "first_bytes": old,
-                "second_bytes": new,
-                "verdict": "same" if new == old else "worse" if new > old else "better",
+                "first_bytes": before,
+                "second_bytes": after,
+                "verdict": "same" if after == before else "worse" if after > before else "better",
             }
+
+
+_TOTAL = "total"
+
+
+def _shared(first: ProfileDocument, second: ProfileDocument) -> dict[tuple[int, int], tuple[_Bytes, _Bytes]]:
+    """Bytes by name in both runs, of every point at which both measured some."""
+    old, new = _by_point(first), _by_point(second)
+    return {place: (old[place], new[place]) for place in old if place in new}
+
+
+def _by_point(run: ProfileDocument) -> dict[tuple[int, int], _Bytes]:
+    found: dict[tuple[int, int], _Bytes] = {}
+    for (context, batch, name), count in _held(run["points"]):
+        found.setdefault((context, batch), {})[name] = count
+    return found
 
 
 def _held(points: Iterable[PointDocument]) -> Iterator[tuple[tuple[int, int, str], int]]:
@@ -130,29 +154,49 @@ def _nothing_shared(names: tuple[str, str], runs: tuple[ProfileDocument, Profile
 _MOST_NAMED = 4
 
 
-def _report(document: RunsDocument) -> Report:
-    times, memory = _times_table(document), _memory_table(document)
+def _report(document: RunsDocument, memory_line: str) -> Report:
+    times, held = _times_table(document), _memory_table(document)
     return Report(
         document=cast("Mapping[str, Any]", document),
         title=(f"{document['first']} -> {document['second']}", document["verdict"]),
-        lines=tuple(_lines(document)),
-        tables=(times, memory),
-        shown_tables=(*_by_name(times), *_changed(memory)),
+        lines=tuple(_lines(document, memory_line)),
+        tables=(times, held),
+        shown_tables=(*_by_name(times), *_changed(held)),
         notes=tuple(document["notes"]),
         exit_code=1 if document["verdict"] == "worse" else 0,
     )
 
 
-def _lines(document: RunsDocument) -> Iterator[str]:
+def _lines(document: RunsDocument, memory_line: str) -> Iterator[str]:
     if pairs := document["pairs"]:
         counts = Counter(pair["verdict"] for pair in pairs)
         told = ", ".join(f"{counts[word]} {word}" for word in (*_ORDER, "undecided") if counts[word])
         allowed = f"{100 * document['threshold']:.4g}%"
         yield f"{len(pairs)} timing{_plural(len(pairs))}: {told}; medians may differ by {allowed}"
-    held = Counter(pair["verdict"] for pair in document["memory"])
-    more, less = held["worse"], held["better"]
-    yield f"memory: {more} more, {less} less, {held['same']} the same" if more or less else "memory: the same bytes"
+    yield memory_line
     yield from document["differences"]
+
+
+def _memory_line(first: ProfileDocument, second: ProfileDocument, held: Sequence[HeldPairDocument]) -> str:
+    """What became of the bytes; `the same bytes` only where every component of both was compared and is equal."""
+    if not held:
+        return "memory not measured"
+    shared = _shared(first, second)
+    old, new = (_component_names(run, shared) for run in (first, second))
+    if old and new and not old & new:
+        *_, (before, after) = shared.values()
+        sizes = [sum(count for name, count in part.items() if name in old | new) for part in (before, after)]
+        told = [memory(size, memory_unit(max(sizes))) for size in sizes]
+        return f"memory: no component in common: {told[0]} against {told[1]}"
+    counts = Counter(pair["verdict"] for pair in held)
+    if len(held) == counts["same"] and _by_point(first) == _by_point(second):
+        return "memory: the same bytes"
+    return f"memory: {counts['worse']} more, {counts['better']} less, {counts['same']} the same"
+
+
+def _component_names(run: ProfileDocument, places: Container[tuple[int, int]]) -> set[str]:
+    points = (point for point in run["points"] if (point["context_tokens"], point["batch"]) in places)
+    return {one["name"] for point in points for one in point["components"]}
 
 
 def _plural(count: int) -> str:

@@ -102,6 +102,30 @@ def _machine_drift(first: ProfileDocument, second: ProfileDocument, threshold: f
             yield f"the machine's own {what} was {after / before:.3g}x the first run's"
 
 
+def is_unsure(first: ProfileDocument, second: ProfileDocument, what: str, ratio: float) -> bool:
+    """Whether the machine, and not what ran on it, may have made a timing `ratio` times the first.
+
+    It may where a run found it busy, or where the rate that bounds `what` moved by at least as much.
+    """
+    is_busy = any(_BUSY in doubt for run in (first, second) for doubt in run["doubts"])
+    return is_busy or _moved(first, second, what) >= max(ratio, 1 / ratio)
+
+
+_BUSY = "the machine was busy"
+
+
+def _moved(first: ProfileDocument, second: ProfileDocument, what: str) -> float:
+    """How many times the larger of the machine's two rates is the smaller; 1 where they cannot be compared."""
+    old, new = first["machine"], second["machine"]
+    if old is None or new is None:
+        return 1.0
+    rates = {"decode": (old["read_bytes_per_second"], new["read_bytes_per_second"])}
+    if old["gemm_dtype"] == new["gemm_dtype"]:
+        rates["prefill"] = old["gemm_flops_per_second"], new["gemm_flops_per_second"]
+    before, after = rates.get(what, (1.0, 1.0))
+    return max(before, after) / min(before, after)
+
+
 def _lone_points(names: tuple[str, str], first: ProfileDocument, second: ProfileDocument) -> Iterator[str]:
     old, new = (dict.fromkeys((p["context_tokens"], p["batch"]) for p in run["points"]) for run in (first, second))
     for name, mine, other in ((names[0], old, new), (names[1], new, old)):

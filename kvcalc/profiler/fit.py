@@ -29,13 +29,21 @@ def decode_points(document: ProfileDocument) -> list[tuple[int, float]]:
 
 
 def decode_line(document: ProfileDocument) -> Line | None:
-    """The least-squares line through the points; None where fewer than two read differently, or more is not slower."""
+    """The least-squares line through the points; None where it would say nothing of the machine.
+
+    That is where the most bytes are less than twice the least, where more bytes are not slower, where a step of no
+    bytes would take less than no time, and where the line reads faster than the measured peak.
+    """
     points = decode_points(document)
     counts, seconds = [count for count, _ in points], [time for _, time in points]
-    if len(set(counts)) < _LEAST_POINTS:
+    if not counts or max(counts) < _LEAST_SPAN * min(counts):
         return None
     slope, intercept = statistics.linear_regression(counts, seconds)
-    return Line(intercept, 1 / slope) if slope > 0 else None
+    if slope <= 0 or intercept < 0:
+        return None
+    machine = document["machine"]
+    return Line(intercept, 1 / slope) if machine is None or 1 / slope <= machine["read_bytes_per_second"] else None
 
 
-_LEAST_POINTS = 2
+_LEAST_SPAN = 2
+"""How many times the least bytes the most must be, for a slope that noise did not make."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kvcalc.errors import KvcalcError, printable, shorten
 from kvcalc.profiler.documents import MachineDocument, PointDocument, ProfileDocument
 from kvcalc.profiler.fit import decode_line, decode_points, step_bytes
+from kvcalc.profiler.tables import kv_formats
 from kvcalc.units import BYTE_RATES, FLOP_RATES, SECONDS, decimal, memory, memory_unit
 
 if TYPE_CHECKING:
@@ -96,7 +97,8 @@ def _draw(figure: "Figure", document: ProfileDocument, has_title: bool) -> None:
 
 def _title(document: ProfileDocument) -> str:
     asked, device = document["request"], document["environment"]["device_name"]
-    facts = (document["model"]["name"], f"{asked['layers']} layers", asked["dtype"], f"KV {asked['kv_dtype']}", device)
+    formats = asked["dtype"], f"KV {kv_formats(document)}"
+    facts = (document["model"]["name"], f"{asked['layers']} layers", *formats, device)
     return shorten(printable(", ".join(filter(None, facts))), 120)
 
 

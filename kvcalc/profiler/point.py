@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+WARM_UP_TOKENS = 32
+
+
 class Bench(NamedTuple):
     """What every point of a run is measured with."""
 
@@ -143,6 +146,8 @@ class PointRun(Point):
         if count == 0:
             return
         outputs: list[Tensor] = []
+        # Kernels and threads start with a few tokens that nobody times.
+        session.prefill(prompt[:, :WARM_UP_TOKENS])
 
         def once() -> float:
             session.reset()

@@ -14,7 +14,7 @@ from kvcalc.units import BYTE_RATES, FLOP_RATES, SECONDS, decimal, memory
 def profile_report(document: ProfileDocument) -> Report:
     """The run for a terminal; its exit code is 1 where a prediction was off. CSV carries one row a point."""
     held, decode = tables.memory_table(document), tables.decode_table(document)
-    others = [tables.prefill_table(document), *tables.served_tables(document)]
+    others = [tables.prefill_table(document), *tables.served_tables(document), *tables.ranks_tables(document)]
     ops = tables.op_tables(document)
     shown = (held.without(*tables.HIDDEN_OF_MEMORY), decode.without(*tables.HIDDEN_OF_DECODE), *others, *ops[-1:])
     return Report(
@@ -30,7 +30,16 @@ def profile_report(document: ProfileDocument) -> Report:
 
 def _told(found: Iterable[Table]) -> tuple[Table, ...]:
     """The tables that have rows, each without empty columns."""
-    return tuple(table.filled() for table in found if table.rows)
+    return tuple(_filled(table) for table in found if table.rows)
+
+
+def _filled(table: Table) -> Table:
+    """The table without empty columns, but for the spread, whose absence says that there was one sample."""
+    kept = {column.key for column in table.filled().columns} | _SPREAD
+    return table.without(*(column.key for column in table.columns if column.key not in kept))
+
+
+_SPREAD = {"p10_seconds", "p90_seconds"}
 
 
 def _title(document: ProfileDocument) -> tuple[str, ...]:
@@ -43,8 +52,9 @@ def _title(document: ProfileDocument) -> tuple[str, ...]:
         document["model"]["name"],
         f"{asked['layers']:,} of {asked['layers_of_model']:,} layers" if some else f"{asked['layers']:,} layers",
         document["environment"]["device_name"] or document["environment"]["device"],
-        f"{asked['dtype']}, KV {asked['kv_dtype']}",
+        f"{asked['dtype']}, KV {tables.kv_formats(document)}",
         asked["backend"],
+        *([f"rank 0 of {asked['tp']:,}"] if asked["tp"] > 1 else []),
     )
 
 
@@ -99,14 +109,7 @@ def _overhead_lines(document: ProfileDocument) -> Iterator[str]:
     if line := decode_line(document):
         fixed = decimal(line.overhead_seconds / document["request"]["layers"], SECONDS)
         rate = decimal(line.bytes_per_second, BYTE_RATES)
-        machine, through = document["machine"], f"a line through {len(decode_points(document))} points"
-        if machine and line.bytes_per_second > _BELIEVED * machine["read_bytes_per_second"]:
-            through += ", faster than the measured peak: noise, or reads from a processor's cache"
-        yield f"fixed overhead: {fixed} a layer, then {rate} ({through})"
-
-
-_BELIEVED = 1.1
-"""How far past the measured peak a line through few points may lie."""
+        yield f"fixed overhead: {fixed} a layer, then {rate} (a line through {len(decode_points(document))} points)"
 
 
 def _served_lines(served: ServedDocument) -> Iterator[str]:
@@ -128,11 +131,19 @@ _UNITS: Mapping[str, Callable[[Any], str]] = {"bytes": memory, "fraction": "{:.1
 
 def _stopped(point: PointDocument) -> Iterator[str]:
     if stopped := point["stopped"]:
+        place = tables.where(point["context_tokens"], point["batch"])
+        if stopped["reason"] == _INTERRUPTED:
+            reached = stopped["reached"]
+            yield f"{place} interrupted {'before anything ran' if reached == 'nothing' else f'during {reached}'}"
+            return
         asked, available = stopped["asked_bytes"], stopped["available_bytes"]
         sizes = f": asked for {memory(asked)}" if asked is not None else ""
         sizes += f", {memory(available)} there" if available is not None else ""
-        place = tables.where(point["context_tokens"], point["batch"])
         yield f"{place} ended early at {stopped['reached']}, {stopped['reason']}{sizes}"
+
+
+_INTERRUPTED = "interrupted"
+"""The reason of a stop by the user, for which no bytes are to blame."""
 
 
 def _doubts(document: ProfileDocument) -> Iterator[str]:

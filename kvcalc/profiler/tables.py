@@ -26,6 +26,12 @@ def where(context_tokens: int, batch: int) -> str:
     return f"context {context_tokens:,}, batch {batch:,}"
 
 
+def kv_formats(document: ProfileDocument) -> str:
+    """The formats in which the caches are held; what was asked for where none was measured."""
+    formats = dict.fromkeys(one["format"] for point in document["points"] for one in point["components"])
+    return " + ".join(formats) or document["request"]["kv_dtype"]
+
+
 def points_table(document: ProfileDocument) -> Table:
     """One row a point: bytes predicted and measured, prefill and decode."""
     columns = (
@@ -80,7 +86,7 @@ def memory_table(document: ProfileDocument) -> Table:
     return Table(columns, rows, "Memory: predicted, and the bytes of the tensors' storages")
 
 
-HIDDEN_OF_MEMORY = ("kind", "format", "layers", "predicted_read_bytes_per_step", "counted_read_bytes_per_step")
+HIDDEN_OF_MEMORY = ("kind", "layers")
 
 
 def _held_rows(point: PointDocument) -> Iterator[tuple[Value, ...]]:
@@ -173,7 +179,9 @@ def _prefill_cells(prefill: PrefillDocument) -> tuple[Value, ...]:
 
 
 def _percentiles(series: SeriesDocument | PrefillDocument | DecodeDocument) -> tuple[Value, ...]:
-    return series["median_seconds"], series["p10_seconds"], series["p90_seconds"]
+    """Median, p10 and p90; one sample has no spread, so only its median is told."""
+    spread = (series["p10_seconds"], series["p90_seconds"]) if len(series["samples_seconds"]) > 1 else (None, None)
+    return series["median_seconds"], *spread
 
 
 def _ratio(measured: float, predicted: float) -> float | None:
@@ -224,6 +232,26 @@ def served_tables(document: ProfileDocument) -> list[Table]:
     times = {"time to first token": served["ttft"], "time per output token": served["tpot"]}
     rows = [(name, *_percentiles(one), len(one["samples_seconds"])) for name, one in times.items()]
     return [Table(columns, rows, "Served")]
+
+
+def ranks_tables(document: ProfileDocument) -> list[Table]:
+    """What every rank held at the last point that tells, and how fast it stepped; none where there is one rank."""
+    points = [point for point in document["points"] if point.get("ranks")]
+    if not points:
+        return []
+    point = points[-1]
+    rows = [tuple(rank[column.key] for column in _RANKS) for rank in point["ranks"]]
+    copies = f"; together {point['replication']:.4g} copies of the caches" if "replication" in point else ""
+    return [Table(_RANKS, rows, f"Ranks at {where(point['context_tokens'], point['batch'])}{copies}")]
+
+
+_RANKS = (
+    Column("rank", "rank", "count"),
+    Column("predicted_bytes", "predicted", "exact bytes"),
+    Column("measured_bytes", "measured", "exact bytes"),
+    Column("weight_bytes", "weights", "bytes"),
+    Column("decode_seconds", "decode step", "seconds"),
+)
 
 
 def environment_table(document: ProfileDocument) -> Table:

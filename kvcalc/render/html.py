@@ -61,12 +61,16 @@ def _body(page: Page) -> Iterator[str]:
         yield "<section><h2>Doubts and notes</h2>"
         yield from _list(page.report.notes, "notes")
         yield "</section>"
-    for table in page.tables:
+    for table in filter(_has_rows, page.tables):
         yield from _section(table)
-    for table in page.folded:
+    for table in filter(_has_rows, page.folded):
         yield f"<details><summary>{_text(table.title)}</summary>"
         yield from _table(table)
         yield "</details>"
+
+
+def _has_rows(table: Table) -> bool:
+    return bool(table.rows)
 
 
 def _text(words: str) -> str:

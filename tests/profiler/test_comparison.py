@@ -197,6 +197,53 @@ def test_more_memory_is_worse_and_less_is_better():
     assert "Memory that differs" in report_text(report)
 
 
+def renamed(run, name, share):
+    """The run with every component called `name`, holding `share` of the bytes."""
+    other = copy.deepcopy(run)
+    for point in other["points"]:
+        for one in point["components"]:
+            one |= {"name": name, "measured_bytes": int(one["measured_bytes"] * share)}
+    return other
+
+
+def test_no_component_in_common():
+    run = run_document(contexts=(1024,), batches=(1,))
+    # 1,024 tokens x 2 layers x K and V x 8 heads x 128 x 4 B = 16 MiB; 3/64 of that are 0.75 MiB.
+    less = renamed(run, "latent", 3 / 64)
+    report = compare_runs(run, less, NAMES)
+    assert "memory: no component in common: 16.00 MiB against 0.75 MiB" in report.lines
+    assert "kv is held in the first run alone" in report.lines
+    assert report.document["verdict"] == "better"
+    back = compare_runs(less, run, NAMES)
+    assert (back.document["verdict"], back.exit_code) == ("worse", 1)
+
+
+def test_a_component_of_one_run_alone_counts_in_the_total():
+    run = run_document(contexts=(1024,), batches=(1,))
+    more = copy.deepcopy(run)
+    more["points"][0]["components"].append({**run["components"][0], "name": "state", "measured_bytes": 64})
+    report = compare_runs(run, more, NAMES)
+    assert "memory: 1 more, 0 less, 0 the same" in report.lines
+    assert "total at context 1,024, batch 1: 16,777,224 B -> 16,777,288 B" in report.document["differences"]
+    assert report.exit_code == 1
+    assert compare_runs(more, run, NAMES).document["verdict"] == "better"
+
+
+def test_the_same_bytes_are_said_only_of_everything():
+    run, longer = run_document(contexts=(1024,)), run_document(contexts=(1024, 4096))
+    assert "memory: the same bytes" in compare_runs(run, run, NAMES).lines
+    # Two points of two batches, each with its component and its rule; the longer run's others have no partner.
+    assert "memory: 0 more, 0 less, 4 the same" in compare_runs(run, longer, NAMES).lines
+
+
+def test_memory_that_was_not_measured_is_not_the_same():
+    run = run_document()
+    for point in run["points"]:
+        point |= {"components": [], "rules": []}
+    for pair in ((run, run), (run, run_document())):
+        assert "memory not measured" in compare_runs(*pair, NAMES).lines
+
+
 def test_memory_alone_is_compared_where_nothing_was_timed():
     run = run_document(contexts=(1024,), batches=(1,))
     run["points"][0] |= {"prefill": None, "decode": None}
@@ -253,6 +300,34 @@ def test_other_machines_and_models_are_compared_with_a_note():
         "new.json: throttled (power cap)",
         "new.json: not quiet",
     )
+    assert report.exit_code == 0
+
+
+@pytest.mark.parametrize(("what", "rate"), [("decode", "read_bytes_per_second"), ("prefill", "gemm_flops_per_second")])
+def test_a_machine_that_moved_as_much_leaves_it_undecided(what, rate):
+    run = run_document()
+    for factor in (1.5, 1 / 1.5):
+        for drift, verdict in ((1.6, "undecided"), (1.4, "worse" if factor > 1 else "better")):
+            other = scaled(run, factor, what)
+            other["machine"][rate] /= drift if factor > 1 else 1 / drift
+            report = compare_runs(run, other, NAMES)
+            assert verdicts(report, what) == {verdict}
+            assert report.exit_code == (verdict == "worse")
+
+
+def test_the_rate_that_does_not_bound_a_timing_excuses_nothing():
+    run = run_document()
+    other = scaled(run, 1.5)
+    other["machine"]["gemm_flops_per_second"] /= 2
+    assert verdicts(compare_runs(run, other, NAMES), "decode") == {"worse"}
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_busy_machine_decides_nothing(place):
+    runs = [run_document(), scaled(run_document(), 1.5)]
+    runs[place]["doubts"] = ["the machine was busy: a load of 31.0 on 16 processors"]
+    report = compare_runs(*runs, NAMES)
+    assert verdicts(report, "decode") == {"undecided"}
     assert report.exit_code == 0
 
 

@@ -146,11 +146,39 @@ def test_a_wrong_prediction_is_exit_code_1_with_its_reason():
     assert profile_report(run_document()).exit_code == 0
 
 
-def test_a_line_past_the_measured_peak_is_doubted():
-    run = run_document()
-    assert not any("noise" in line for line in profile_report(run).lines)
-    run["machine"]["read_bytes_per_second"] = 0.88 * READ / 1.2
-    assert any("faster than the measured peak: noise" in line for line in profile_report(run).lines)
+def test_the_fixed_overhead_is_told_only_where_the_line_is_believable():
+    def is_told(run):
+        return any(line.startswith("fixed overhead") for line in profile_report(run).lines)
+
+    run = run_document(noise=0.0)
+    assert is_told(run)
+    run["machine"]["read_bytes_per_second"] = 0.88 * READ / 1.01
+    assert decode_line(run) is None
+    assert not is_told(run)
+
+
+@pytest.mark.parametrize(("sooner", "is_believed"), [(0, True), (0.5, True), (2, False)])
+def test_no_line_where_no_bytes_would_take_less_than_no_time(sooner, is_believed):
+    run = run_document(noise=0.0)
+    for point in run["points"]:
+        point["decode"]["median_seconds"] -= sooner * LAYERS * OVERHEAD
+    assert (decode_line(run) is not None) == is_believed
+
+
+@pytest.mark.parametrize(("context", "is_believed"), [(10_000, False), (22_530, True)])
+def test_no_line_where_the_bytes_span_less_than_twice(context, is_believed):
+    # 335,544,320 B of weights and 16,384 B a token: 1,024 tokens read 352,321,536 B, twice that at 22,528 tokens.
+    assert (decode_line(run_document((1024, context), (1,), noise=0.0)) is not None) == is_believed
+
+
+def test_no_line_is_drawn_that_is_not_believed():
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    figure = Figure(layout="constrained")
+    pictures._draw(figure, run_document((1024, 10_000), (1,), noise=0.0), has_title=True)
+    labels = [line.get_label() for line in figure.axes[0].get_lines()]
+    assert labels == ["measured (median)", "bytes / 18.20 GB/s, the measured peak"]
 
 
 def test_doubts_and_notes_are_said_once():
@@ -168,6 +196,66 @@ def test_a_point_that_ended_early():
     shown = report_text(profile_report(run))
     assert "ended early at prefill, out of memory: asked for 8.00 GiB, 4.00 GiB there" in shown
     assert "Decode" not in shown
+
+
+@pytest.mark.parametrize(
+    ("reached", "words"), [("prefill", "interrupted during prefill"), ("nothing", "interrupted before anything ran")]
+)
+def test_a_point_that_was_interrupted(reached, words):
+    run = run_document(contexts=(1024,), batches=(1,))
+    stopped = {"reason": "interrupted", "reached": reached, "asked_bytes": 2**23, "available_bytes": 2**34}
+    run["points"][0]["stopped"] = stopped
+    shown = report_text(profile_report(run))
+    assert f"context 1,024, batch 1 {words}" in shown
+    assert "asked for" not in shown
+
+
+def test_ranks_have_a_table():
+    run = run_document()
+    run["request"]["tp"] = 2
+    rank = {"predicted_bytes": 2**20, "measured_bytes": 2**20, "weight_bytes": 2**30, "decode_seconds": 0.25}
+    run["points"][-1] |= {"ranks": [{"rank": 0, **rank}, {"rank": 1, **rank, "measured_bytes": 2**20 + 7}]}
+    run["points"][-1]["replication"] = 1.5
+    report = profile_report(run)
+    assert report.title[-1] == "rank 0 of 2"
+    table = report.shown_tables[-2]
+    assert table.title == "Ranks at context 32,768, batch 4; together 1.5 copies of the caches"
+    assert table_cells(table)[1] == ["1", "1,048,576 B", "1,048,583 B", "1.00 GiB", "250.0 ms"]
+    assert not any("rank" in words for words in profile_report(run_document()).title)
+
+
+def test_memory_shows_formats_and_reads():
+    run = run_document(contexts=(1024,), batches=(1,))
+    run["request"]["kv_dtype"] = "auto"
+    run["points"][0]["components"][0] |= {"format": "fp8", "counted_read_bytes_per_step": 12_345}
+    report = profile_report(run)
+    assert "fp32, KV fp8" in report.title
+    held = report.shown_tables[0]
+    assert [column.heading for column in held.columns[3:]] == [
+        "format", "predicted", "measured", "error", "read a step", "counted",
+    ]  # fmt: skip
+    # 1,024 tokens x 2 layers x K and V x 8 heads x 128 x 4 B.
+    assert table_cells(held)[0][-2:] == ["16,777,216 B", "12,345 B"]
+    assert table_cells(held)[1][-2:] == ["-", "-"]
+
+
+def test_one_sample_everywhere_keeps_the_columns():
+    for table in profile_report(run_document(samples=1)).shown_tables[1:3]:
+        places = [place for place, column in enumerate(table.columns) if column.heading in ("p10", "p90")]
+        assert {row[place] for row in table_cells(table) for place in places} == {"-"}
+
+
+def test_one_sample_has_no_spread():
+    run = run_document()
+    for what in ("prefill", "decode"):
+        series = run["points"][0][what]
+        series["samples_seconds"] = series["samples_seconds"][:1]
+    for table in profile_report(run).shown_tables[1:3]:
+        places = [place for place, column in enumerate(table.columns) if column.heading in ("p10", "p90")]
+        assert len(places) == 2
+        first, second, *_ = table_cells(table)
+        assert [first[place] for place in places] == ["-", "-"]
+        assert "-" not in [second[place] for place in places]
 
 
 def test_specified_figures_carry_their_source():
@@ -272,6 +360,18 @@ def test_a_page_without_matplotlib_says_so(kvcalc, run_file, no_matplotlib):
         assert figure in words
     raw = run_document()["points"][0]["decode"]["samples_seconds"][0]
     assert f"{raw:.6g}" in words
+
+
+def test_a_run_without_points_is_a_page_and_a_table(kvcalc, run_file):
+    path = run_file(run_document(points=[]))
+    answer = kvcalc("report", path)
+    assert (answer.code, answer.err) == (0, "Wrote run.html\n")
+    words = " ".join(page_of(path.with_suffix(".html")).text)
+    assert "Environment and request" in words
+    assert "Raw samples" not in words
+    table = kvcalc("report", path, "--format", "table")
+    assert table.code == 0
+    assert "verdict: memory exact" in table.out
 
 
 def test_a_picture_without_matplotlib_is_one_error(kvcalc, run_file, no_matplotlib):
