@@ -82,13 +82,32 @@ class WeightsDocument(TypedDict):
     basis: Basis
 
 
+class PoolDocument(TypedDict):
+    """What an engine makes of a pool of so many bytes a rank; `tokens` and `max_concurrency` as its log prints them.
+
+    `blocks_per_request` are those of one request of `max_model_len` tokens. Where the pool does not take one, the
+    engine does not start, and `longest_request` is what would fit, in tokens.
+    """
+
+    memory_bytes: int
+    bytes_per_block: int
+    num_blocks: int
+    blocks_per_request: int
+    max_model_len: int
+    tokens: int
+    max_concurrency: float
+    takes_one_request: bool
+    longest_request: int
+
+
 class EngineDocument(TypedDict):
-    """What an engine would hold for the batch, and its rules that differ from the need."""
+    """What an engine would hold for the batch on the fullest rank, and its rules that differ from the need."""
 
     name: str
     version: str
     allocated_bytes: int
     rules: list[str]
+    pool: PoolDocument | None
 
 
 class SizeDocument(TypedDict):

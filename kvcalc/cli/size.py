@@ -1,6 +1,6 @@
 """kvcalc size and kvcalc explain."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvcalc.cli.emit import emit
 from kvcalc.cli.options import EngineOption, KvDtypeOption, Model, OutputOptions, RequestOptions, ShardingOptions, verb
@@ -24,21 +24,22 @@ def size(
     from kvcalc.sizing.report import size_report
 
     asked = ask(model, request, kv.kv_dtype, sharding)
-    emit(size_report(asked.size, _held_by(engine.engine, asked.size)), output, asked.notes)
+    emit(size_report(asked.size, _held_by(engine.engine, engine.flags(), asked.size)), output, asked.notes)
 
 
-def _held_by(engine: str | None, size: "CacheSize") -> "EngineDocument | None":
+def _held_by(engine: str | None, flags: dict[str, Any], size: "CacheSize") -> "EngineDocument | None":
     """What the engine that was asked for would hold, as its part of the document."""
-    if engine is None:
+    if engine is None and not flags:
         return None
     from kvcalc.engines.engine import find_engine
 
-    held = find_engine(engine).allocate(size)
+    held = find_engine(engine, flags).allocate(size)
     return {
         "name": held.name,
         "version": held.version,
         "allocated_bytes": held.allocated_bytes,
         "rules": list(held.rules),
+        "pool": held.pool,
     }
 
 
