@@ -85,11 +85,14 @@ class WeightsDocument(TypedDict):
 class PoolDocument(TypedDict):
     """What an engine makes of a pool of so many bytes a rank; `tokens` and `max_concurrency` as its log prints them.
 
+    A block takes as many tokens as `block_sizes` says, one of a kind; `groups` of layers draw from the pool.
     `blocks_per_request` are those of one request of `max_model_len` tokens. Where the pool does not take one, the
     engine does not start, and `longest_request` is what would fit, in tokens.
     """
 
     memory_bytes: int
+    groups: int
+    block_sizes: list[int]
     bytes_per_block: int
     num_blocks: int
     blocks_per_request: int

@@ -64,15 +64,15 @@ def binary_neighbour(text: str) -> int | None:
 
 
 def parse_memory(text: str, flag: str) -> int:
-    """Read bytes: `40GiB` or `40GB`; a unit without its base (`40G`) could mean either."""
+    """Read bytes, a fraction of one left out: `40GiB` or `40GB`; a unit without its base (`40G`) could mean either."""
     match = _MEMORY.fullmatch(text.strip()) if len(text) <= _LONGEST_COUNT else None
     if not match:
         raise KvcalcError(f"{flag} {shorten(text)!r} is no amount of memory with its base", "write 40GiB or 40GB")
     number, prefix, binary = match.groups()
-    value = Fraction(number) * (1024 if binary else 1000) ** " kmgt".index(prefix.lower() or " ")
-    if value.denominator != 1 or not 1 <= value < _MOST_MEMORY:
-        raise KvcalcError(f"{flag} {text!r}: whole bytes from 1 to 8 EiB are possible", "write 40GiB or 40GB")
-    return int(value)
+    value = int(Fraction(number) * (1024 if binary else 1000) ** " kmgt".index(prefix.lower() or " "))
+    if not 1 <= value < _MOST_MEMORY:
+        raise KvcalcError(f"{flag} {text!r}: from 1 B to 8 EiB are possible", "write 40GiB or 40GB")
+    return value
 
 
 def memory(count: float | Fraction, given: int | None = None) -> str:

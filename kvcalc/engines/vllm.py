@@ -87,6 +87,8 @@ class Vllm(msgspec.Struct, frozen=True, kw_only=True):
         pool = planner.pool([self.kv_cache_memory] * len(planner.block_bytes))
         return {
             "memory_bytes": self.kv_cache_memory,
+            "groups": len(planner.groups),
+            "block_sizes": _block_sizes(planner.groups),
             "bytes_per_block": max(planner.block_bytes),
             "num_blocks": pool.num_blocks,
             "blocks_per_request": pool.request_blocks,
@@ -101,8 +103,7 @@ class Vllm(msgspec.Struct, frozen=True, kw_only=True):
 def _rules(groups: Sequence[Group], planner: Planner) -> Iterator[str]:
     """What makes blocks of the bytes: groups, their padding, and what one request claims of each."""
     count, widest = len(groups), max(len(group.layers) for group in groups)
-    held = [group for group in groups if group.specs[0].scales_with_block]
-    sizes = " and ".join(f"{tokens:,}" for tokens in dict.fromkeys(group.block_size for group in held))
+    sizes = " and ".join(f"{tokens:,}" for tokens in _block_sizes(groups))
     yield (
         f"{f'{count} groups of up to {widest}' if count > 1 else widest} layers share a pool of blocks, "
         f"{exact_bytes(max(planner.block_bytes))} each{f', of {sizes} tokens' if sizes else ''}"
@@ -115,3 +116,8 @@ def _rules(groups: Sequence[Group], planner: Planner) -> Iterator[str]:
     claims = Counter(group.request_blocks(planner.limits) for group in groups)
     terms = " + ".join(f"{often} x {blocks:,}" if often > 1 else f"{blocks:,}" for blocks, often in claims.items())
     yield f"blocks that a request claims: {f'{terms} = ' if count > 1 else ''}{planner.request_blocks():,}"
+
+
+def _block_sizes(groups: Sequence[Group]) -> list[int]:
+    """Tokens of a block, of every group that counts in tokens."""
+    return sorted({group.block_size for group in groups if group.specs[0].scales_with_block})

@@ -40,7 +40,7 @@ INDEX_BLOCK, INDEX_SCALE_BYTES = 128, 4
 STATES = {("conv", "ssm"), ("conv", "delta"), ("linear",), ("conv",)}
 """States that MambaStateShapeCalculator knows: Mamba, gated delta rules, linear attention, short convolutions."""
 
-STATES_IN_FP32 = {"nemotron_h", "kimi_linear"}
+STATES_IN_FP32 = {"nemotron_h", "kimi_linear", "kimi_k3"}
 """Model types whose states are fp32 where nothing says otherwise; of others they follow the model's format."""
 
 REPLICATED_HEADS = {"KV heads", "state groups"}
@@ -92,7 +92,7 @@ class _Builder:
     def __init__(self, size: CacheSize, flags: Flags, kept: Sequence[Component]) -> None:
         self.size, self.ranks = size, Sharding(tp=size.sharding.tp)
         self.rules: list[str] = []
-        self.in_flight = f"of {flags.in_flight_tokens:,} in flight (overlapping batches of --max-num-batched-tokens)"
+        self.in_flight = f"{flags.in_flight_tokens:,} in flight (--max-num-batched-tokens)"
         self.attention = [one for one in kept if one.keeps_entries and not one.selects]
         self.states = [one for one in kept if one.states(WHOLE)]
         self.aligned = flags.prefix_caching and bool(self.states) and bool(self.attention)
@@ -187,7 +187,8 @@ class _Builder:
 
 
 def _is_latent(component: Component) -> bool:
-    return component.parts(WHOLE)[0].name == "latent"
+    """Whether an entry is one vector, without a V of its own: MLA and its kin."""
+    return "v" not in {part.name for part in component.parts(WHOLE)}
 
 
 def _check_known(kept: Sequence[Component]) -> None:
