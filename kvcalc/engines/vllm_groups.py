@@ -62,6 +62,8 @@ def make_groups(specs: Sequence[PageSpec], *, hybrid: bool = True, block_outermo
         return (_mixed(places, specs),)
     packed = pack(specs, is_one_type) if block_outermost else None
     if packed is not None:
+        if sum(map(len, packed)) != len(specs):
+            raise _no_common_page()  # a split that leaves layers out, which vLLM asserts too
         return tuple(_mixed(layers, [specs[layer] for layer in layers]) for layers in packed)
     unified = unify_pages(specs)
     return _fallback(specs) if unified is None else _split(unified)
@@ -92,9 +94,14 @@ def _grown(spec: PageSpec, page_bytes: int) -> PageSpec | None:
     if spec.page_bytes == page_bytes:
         return spec
     if spec.scales_with_block and page_bytes % spec.page_bytes == 0:
-        resized = spec.resized(spec.block_size * (page_bytes // spec.page_bytes))
-        return resized if resized.page_bytes == page_bytes else None
-    return spec.padded(page_bytes) if spec.takes_padding else None
+        grown = spec.resized(spec.block_size * (page_bytes // spec.page_bytes))
+    elif spec.takes_padding:
+        grown = spec.padded(page_bytes)
+    else:
+        return None
+    if grown.page_bytes != page_bytes:
+        raise _no_common_page()  # vLLM asserts it, and tries no fallback
+    return grown
 
 
 def _split(specs: Sequence[PageSpec]) -> tuple[Group, ...]:
@@ -143,10 +150,14 @@ def _fallback(specs: Sequence[PageSpec]) -> tuple[Group, ...]:
     kinds = {type(spec) for spec in specs}
     promoted = promote(specs) if {Latent, Sliding} <= kinds and not {SlidingLatent, Chunked} & kinds else None
     if promoted is None or not is_one_type(promoted):
-        raise KvcalcError(
-            "vLLM finds no common page size for the layers of this model", "try another --block-size or --kv-dtype"
-        )
+        raise _no_common_page()
     return (_mixed(range(len(promoted)), promoted),)
+
+
+def _no_common_page() -> KvcalcError:
+    return KvcalcError(
+        "vLLM finds no common page size for the layers of this model", "try another --block-size or --kv-dtype"
+    )
 
 
 def promote(specs: Sequence[PageSpec]) -> list[PageSpec] | None:

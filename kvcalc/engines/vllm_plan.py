@@ -74,9 +74,10 @@ class Planner:
         return pool.request_blocks <= pool.num_blocks - 1
 
     def longest_request(self, pool: Pool) -> int:
-        """The longest request in tokens that fits beside the null block, found as vLLM's error message finds it.
+        """The longest request in tokens that fits beside the null block on every stage, as vLLM fits one by itself.
 
-        At most the one asked for; 0 where not one token fits.
+        At most the one asked for; 0 where not one token fits. Its error message names that of the first stage which
+        is too small, the same unless stages have unequal pools.
         """
         low, high = 0, pool.max_model_len
         while low < high:

@@ -80,7 +80,7 @@ class Attention(PageSpec, frozen=True, kw_only=True):
     """Entries a token: `kv_heads` slots, K and V of a head in each.
 
     `state_bytes` replaces the bytes of a slot where a format packs it, `head_slots` their number. `tokens_per_state`
-    tokens share one entry, or one token has several where it is a fraction.
+    tokens share one entry, or one token has several where it is a fraction. V is as wide as K unless it says otherwise.
     """
 
     kv_heads: int
@@ -95,6 +95,11 @@ class Attention(PageSpec, frozen=True, kw_only=True):
     single_vector: ClassVar[bool] = False
     """Whether an entry is one vector, without a V of its own."""
 
+    def __post_init__(self) -> None:
+        # Stated, so that specs which mean the same are equal.
+        if self.head_size_v is None:
+            msgspec.structs.force_setattr(self, "head_size_v", 0 if self.single_vector else self.head_size)
+
     @property
     def bare_bytes(self) -> int:
         slots = self.kv_heads if self.head_slots is None else self.head_slots
@@ -105,9 +110,7 @@ class Attention(PageSpec, frozen=True, kw_only=True):
         """Bytes of one slot of one entry (`state_content_size_bytes`)."""
         if self.state_bytes is not None:
             return self.state_bytes
-        default = 0 if self.single_vector else self.head_size
-        width = self.head_size + (default if self.head_size_v is None else self.head_size_v)
-        return width * WIDTHS[self.dtype]
+        return (self.head_size + (self.head_size_v or 0)) * WIDTHS[self.dtype]
 
 
 class Full(Attention, frozen=True, kw_only=True):
@@ -198,6 +201,10 @@ class SlidingLatent(Sliding, frozen=True, kw_only=True):
 
     def is_uniform_with(self, others: Sequence[PageSpec]) -> bool:
         return all(isinstance(one, SlidingLatent) and one.window == self.window for one in others)
+
+    def padded(self, page_bytes: int) -> Self:
+        # An aligned page is aligned again, whatever it was padded to.
+        return self if self.page_bytes != self.bare_bytes else super().padded(page_bytes)
 
     def promoted(self, block_size: int | None) -> PageSpec:
         return Latent(window=self.window, alignment=self.alignment, layout=self.layout, **_kept(self, block_size))

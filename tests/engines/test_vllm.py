@@ -13,7 +13,7 @@ import kvcalc
 from kvcalc.engines.engine import find_engine
 from kvcalc.engines.vllm_groups import make_groups
 from kvcalc.engines.vllm_plan import Planner
-from kvcalc.engines.vllm_specs import Full, Limits, Sliding, States
+from kvcalc.engines.vllm_specs import Full, Latent, Limits, Sliding, States
 from kvcalc.errors import KvcalcError
 
 CASES = json.loads((GOLDEN / "vllm.json").read_text())["cases"]
@@ -76,6 +76,36 @@ def test_two_stages_of_unequal_layers_take_the_blocks_of_the_fuller():
     held = find_engine("vllm", {"kv_cache_memory": 10**9}).allocate(size)
     assert held.allocated_bytes == 4096 * 31 * 576 * 2
     assert held.pool["num_blocks"] == 10**9 // (64 * 31 * 576 * 2)
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "blocks", "block_size"),
+    [
+        # Mamba-2 in align mode holds 2 blocks and a checkpoint's: 4 groups of it, and ceil(262,144 / 2,096) of attention.
+        ("nemotron-3-nano-30b-a3b", {}, 4 * 3 + 126, 2096),
+        # A state on one of two ranks is (32 x 128 x 128 x 4 + 3 x 4096 x 3 x 2) / 2 = 1,085,440 B, a token 576 x 2 B:
+        # 943 tokens, in steps of 128. Three groups of states, one of attention.
+        ("kimi-linear-48b-a3b", {"tp": 2}, 3 * 2 + 256, 1024),
+    ],
+)
+def test_prefix_caching_keeps_more_of_a_state(model, asked, blocks, block_size):
+    pool = find_engine("vllm", {"kv_cache_memory": 10**10}).allocate(kvcalc.size(model, 262144, **asked)).pool
+    assert (pool["blocks_per_request"], pool["block_sizes"]) == (blocks, [block_size])
+
+
+def test_data_parallel_ranks_share_the_requests():
+    """8 requests over 4 ranks are 2 on each; one of 4,096 tokens takes 4,096 x 131,072 B."""
+    held = find_engine("vllm").allocate(kvcalc.size("llama-3.1-8b", 4096, 8, dp=4))
+    assert held.allocated_bytes == 2 * 4096 * 131072
+
+
+def test_a_page_that_cannot_grow_to_the_largest_is_refused():
+    """584 x 16 B rounded up to 576 is 9,792; two of its blocks are 19,008, not twice that. vLLM stops there too."""
+    packed = Latent(block_size=16, kv_heads=1, head_size=584, state_bytes=584, alignment=576)
+    window = Sliding(block_size=17, kv_heads=1, head_size=1152, state_bytes=1152, window=128)
+    assert window.page_bytes == 2 * packed.page_bytes
+    with pytest.raises(KvcalcError, match="no common page size"):
+        make_groups([packed, window])
 
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: log["id"])

@@ -95,7 +95,7 @@ def answer(case):
     planner = Planner(groups, limits, stages_of(case))
     pool = planner.pool(budgets_of(case), case.get("num_gpu_blocks_override"))
     longest = planner.longest_request(pool)
-    if case.get("original_max_model_len") == -1:
+    if case.get("original_max_model_len") == -1 and longest:
         return answer({**case, "max_model_len": longest, "original_max_model_len": None})
     whole = Planner(groups, limits)
     (block_bytes,) = whole.block_bytes
