@@ -93,14 +93,39 @@ class EnginePartDocument(TypedDict):
     tensors: dict[str, int]
 
 
+class PoolDocument(TypedDict):
+    """What an engine makes of a pool of so many bytes a rank; `tokens` and `max_concurrency` as its log prints them.
+
+    A block takes as many tokens as `block_sizes` says, one of a kind; `groups` of layers draw from the pool.
+    `blocks_per_request` are those of one request of `max_model_len` tokens. Where the pool does not take one, the
+    engine does not start, and `longest_request` is what would fit, in tokens.
+    """
+
+    memory_bytes: int
+    groups: int
+    block_sizes: list[int]
+    bytes_per_block: int
+    num_blocks: int
+    blocks_per_request: int
+    max_model_len: int
+    tokens: int
+    max_concurrency: float
+    takes_one_request: bool
+    longest_request: int
+
+
 class EngineDocument(TypedDict):
-    """What an engine would hold for the batch, and its rules that differ from the need; `parts` add up to it."""
+    """What an engine would hold for the batch on the fullest rank, and its rules that differ from the need.
+
+    `parts` add up to it where the engine makes caches that differ.
+    """
 
     name: str
     version: str
     allocated_bytes: int
     parts: list[EnginePartDocument]
     rules: list[str]
+    pool: PoolDocument | None
 
 
 class SizeDocument(TypedDict):

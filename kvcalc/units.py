@@ -20,6 +20,8 @@ _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9}
 _BINARY = {"K": KIB, "M": MIB, "G": GIB}
 _TOKENS = re.compile(r"([0-9]+(?:_[0-9]+)*|[0-9]{1,3}(?:,[0-9]{3})+)(\.[0-9]+)?([kKmMgG]?)")
 _LONGEST_COUNT = 40
+_MEMORY = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([kKMGT]?)(i?)B")
+_MOST_MEMORY = 2**63
 
 
 def parse_tokens(text: str, flag: str = "--ctx", what: str = "number of tokens") -> int:
@@ -59,6 +61,18 @@ def binary_neighbour(text: str) -> int | None:
         return None
     value = int(re.sub("[_,]", "", match[1])) * _BINARY[match[3]]
     return value if value <= MOST_TOKENS else None
+
+
+def parse_memory(text: str, flag: str) -> int:
+    """Read bytes, a fraction of one left out: `40GiB` or `40GB`; a unit without its base (`40G`) could mean either."""
+    match = _MEMORY.fullmatch(text.strip()) if len(text) <= _LONGEST_COUNT else None
+    if not match:
+        raise KvcalcError(f"{flag} {shorten(text)!r} is no amount of memory with its base", "write 40GiB or 40GB")
+    number, prefix, binary = match.groups()
+    value = int(Fraction(number) * (1024 if binary else 1000) ** " kmgt".index(prefix.lower() or " "))
+    if not 1 <= value < _MOST_MEMORY:
+        raise KvcalcError(f"{flag} {text!r}: from 1 B to 8 EiB are possible", "write 40GiB or 40GB")
+    return value
 
 
 def memory(count: float | Fraction, given: int | None = None) -> str:

@@ -15,7 +15,7 @@ import msgspec
 import typer
 
 from kvcalc.errors import KvcalcError
-from kvcalc.units import parse_tokens
+from kvcalc.units import parse_memory, parse_tokens
 
 
 def complete_model(incomplete: str) -> list[str]:
@@ -125,16 +125,42 @@ class KvDtypeOption(msgspec.Struct, frozen=True):
 
 
 class EngineOption(msgspec.Struct, frozen=True):
-    """What an engine would hold beside the need."""
+    """What an engine would hold beside the need, and the flags of engines with their own names and meanings."""
 
-    PANEL: ClassVar = "Workload"
+    PANEL: ClassVar = "Engine"
 
     engine: Annotated[
         str | None,
         typer.Option(
-            "--engine", metavar="ENGINE", help="What it would hold: transformers, llama.cpp, or NAME@VERSION."
+            "--engine", metavar="ENGINE", help="What it would hold: transformers, vllm, llama.cpp, or NAME@VERSION."
         ),
     ] = None
+    block_size: Annotated[
+        str | None, typer.Option(metavar="TOKENS", help="vllm: tokens of a block (default 16, MLA 64).")
+    ] = None
+    max_num_batched_tokens: Annotated[
+        str | None,
+        typer.Option(metavar="TOKENS", help="vllm: tokens of a step; windows hold them (8192)."),
+    ] = None
+    kv_cache_memory: Annotated[
+        str | None,
+        typer.Option("--kv-cache-memory", "--kv-cache-memory-bytes", metavar="BYTES", help="vllm: a rank's pool."),
+    ] = None
+    enable_prefix_caching: Annotated[
+        bool | None,
+        typer.Option("--enable-prefix-caching/--no-enable-prefix-caching", help="vllm: a state more (default on)."),
+    ] = None
+
+    def flags(self) -> dict[str, Any]:
+        """The values of the flags that were given, by the engine's names."""
+        memory = self.kv_cache_memory
+        values = {
+            "block_size": count_or(self.block_size, "--block-size", 0),
+            "max_num_batched_tokens": tokens_or(self.max_num_batched_tokens, "--max-num-batched-tokens", 0),
+            "kv_cache_memory": 0 if memory is None else parse_memory(memory, "--kv-cache-memory"),
+            "enable_prefix_caching": self.enable_prefix_caching,
+        }
+        return {name: value for name, value in values.items() if getattr(self, name) is not None}
 
 
 class ShardingOptions(msgspec.Struct, frozen=True):

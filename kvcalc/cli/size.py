@@ -26,7 +26,7 @@ def size(
     """The KV cache that a workload needs: a token, a sequence, the batch, a rank; beside the weights."""
     from kvcalc.sizing.report import size_report
 
-    asked, held = _ask(model, request, kv.kv_dtype, engine.engine, llama_cpp, sharding)
+    asked, held = _ask(model, request, kv.kv_dtype, engine, llama_cpp, sharding)
     emit(size_report(asked.size, None if held is None else _document(held)), output, asked.notes)
 
 
@@ -34,24 +34,25 @@ def _ask(
     model: str,
     request: RequestOptions,
     kv_dtype: str,
-    engine: str | None,
+    engine: EngineOption,
     llama_cpp: LlamaCppOptions,
     sharding: ShardingOptions,
 ) -> "tuple[Asked, Allocation | None]":
     """The need, and what the engine that was asked for would hold; its own flags keep their meaning."""
-    if engine is None:
+    flags = engine.flags()
+    if engine.engine is None and not flags:
         refuse_without_engine(llama_cpp)
         return ask(model, request, kv_dtype, sharding), None
     from kvcalc.engines.engine import find_engine
     from kvcalc.engines.llama_cpp import LlamaCpp
 
-    found = find_engine(engine)
+    found = find_engine(engine.engine, flags)
     if found.name != LlamaCpp.name:
         refuse_without_engine(llama_cpp)
         asked = ask(model, request, kv_dtype, sharding)
         return asked, found.allocate(asked.size)
-    asked, flags = ask_llama_cpp(model, request, kv_dtype, llama_cpp, sharding)
-    return asked, LlamaCpp(flags).allocate(asked.size)
+    asked, settings = ask_llama_cpp(model, request, kv_dtype, llama_cpp, sharding)
+    return asked, LlamaCpp(settings).allocate(asked.size)
 
 
 def _document(held: "Allocation") -> "EngineDocument":
@@ -72,6 +73,7 @@ def _document(held: "Allocation") -> "EngineDocument":
             for part in held.parts
         ],
         "rules": list(held.rules),
+        "pool": held.pool,
     }
 
 

@@ -1,9 +1,11 @@
 """Engines by name: what each would hold for a workload, and by which rules."""
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 
+from kvcalc.documents import PoolDocument
 from kvcalc.errors import KvcalcError, UnknownNameError
 from kvcalc.sizing.need import CacheSize
 
@@ -30,28 +32,39 @@ class Allocation(msgspec.Struct, frozen=True):
     allocated_bytes: int
     rules: tuple[str, ...]
     parts: tuple[AllocationPart, ...] = ()
+    pool: PoolDocument | None = None
 
 
 class Engine(Protocol):
-    """One engine at the version whose code its rules were read in."""
+    """One engine at the version whose code its rules were read in; `flags` are those of its own, as fields."""
 
-    name: str
-    version: str
+    name: ClassVar[str]
+    version: ClassVar[str]
+    flags: ClassVar[tuple[str, ...]]
 
     def allocate(self, size: CacheSize) -> Allocation:
         """What it holds for the workload of `size`; KvcalcError for a request that it cannot take."""
 
 
-def find_engine(text: str) -> Engine:
-    """The engine called NAME or NAME@VERSION; a version must be the one whose rules are known, or begin it."""
+def find_engine(text: str | None, flags: Mapping[str, Any] | None = None) -> Engine:
+    """The engine called NAME or NAME@VERSION, with the values of its own flags.
+
+    KvcalcError for a version whose rules are not known, and for a flag that is another engine's.
+    """
     from kvcalc.engines.llama_cpp import LlamaCpp
     from kvcalc.engines.transformers import Transformers
+    from kvcalc.engines.vllm import Vllm
 
-    engines: dict[str, Engine] = {engine.name: engine for engine in (Transformers(), LlamaCpp())}
-    name, _, version = text.strip().partition("@")
+    engines: dict[str, type[Engine]] = {engine.name: engine for engine in (Transformers, Vllm, LlamaCpp)}
+    name, _, version = (text or "").strip().partition("@")
+    for flag in flags or {}:
+        takers = [one for one, engine in engines.items() if flag in engine.flags]
+        if name not in takers:
+            whose = f"a flag of {' and '.join(takers)}"
+            raise KvcalcError(f"--{flag.replace('_', '-')} is {whose}", f"add --engine {takers[0]}, or leave it out")
     if name not in engines:
         raise UnknownNameError("engine", name, engines, f"--engine takes {', '.join(engines)}")
     engine = engines[name]
     if version and not f"{engine.version}.".startswith(f"{version}."):
         raise KvcalcError(f"--engine {text}: rules are known for {name} {engine.version}", f"use --engine {name}")
-    return engine
+    return engine(**(flags or {}))

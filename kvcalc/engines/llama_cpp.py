@@ -6,6 +6,7 @@ Read in build b11549, file and function beside each rule, and held against that 
 """
 
 from collections.abc import Iterable, Iterator
+from typing import ClassVar
 
 import msgspec
 
@@ -57,20 +58,22 @@ class LlamaCppFlags(msgspec.Struct, frozen=True):
 class LlamaCpp:
     """The rules of one build, under the flags of one command line."""
 
-    name = NAME
-    version = "b11549"
+    name: ClassVar[str] = NAME
+    version: ClassVar[str] = "b11549"
+    flags: ClassVar[tuple[str, ...]] = ()
+    """None of those that `size` hands on: its own come as `LlamaCppFlags`, since they shape the workload too."""
 
-    def __init__(self, flags: LlamaCppFlags | None = None) -> None:
-        self.flags = flags or LlamaCppFlags()
+    def __init__(self, settings: LlamaCppFlags | None = None) -> None:
+        self.settings = settings or LlamaCppFlags()
 
     def allocate(self, size: CacheSize) -> Allocation:
         """What a context holds, in bytes, for all slots; KvcalcError for what llama.cpp refuses."""
-        _check(size, self.flags)
+        _check(size, self.settings)
         slots = size.workload.batch
-        context = _Context(size, self.flags, slots)
+        context = _Context(size, self.settings, slots)
         parts = tuple(context.parts())
         held = sum(part.bytes for part in parts)
-        rules = [*context.rules(), *_cheaper_with_more(size, self.flags, held)]
+        rules = [*context.rules(), *_cheaper_with_more(size, self.settings, held)]
         return Allocation(self.name, self.version, held, tuple(rules), parts)
 
 

@@ -8,6 +8,7 @@ its columns) and in a few models by their own code.
 """
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from kvcalc.cache.component import Component, State
 from kvcalc.cache.formats import find_format
@@ -49,8 +50,9 @@ COMPRESSES = {"deepseek_v4"}
 class Transformers:
     """The rules of transformers 5.24."""
 
-    name = "transformers"
-    version = "5.24.0"
+    name: ClassVar[str] = "transformers"
+    version: ClassVar[str] = "5.24.0"
+    flags: ClassVar[tuple[str, ...]] = ()
 
     def allocate(self, size: CacheSize) -> Allocation:
         """What a DynamicCache holds, in bytes, for the whole batch on one device."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         EngineDocument,
         EnginePartDocument,
         NeedDocument,
+        PoolDocument,
         RequestDocument,
         SizeDocument,
     )
@@ -223,10 +224,27 @@ def _engine_lines(size: CacheSize, engine: "EngineDocument | None") -> list[str]
     """What the engine would hold beside the need, and the rules that make the difference."""
     if engine is None:
         return []
-    held = engine["allocated_bytes"]
-    compared = "exactly the need" if held == size.total_bytes else f"{held / max(1, size.total_bytes):.3g}x the need"
-    lines = [f"{engine['name']} {engine['version']} holds {exact_bytes(held)}, {compared}"]
-    return lines + [_engine_part(part) for part in engine["parts"]] + [f"  {rule}" for rule in engine["rules"]]
+    held, need = engine["allocated_bytes"], size.bytes_per_rank
+    compared = "exactly the need" if held == need else f"{held / max(1, need):.3g}x the need"
+    where = " on the fullest rank" if size.ranks > 1 else ""
+    lines = [f"{engine['name']} {engine['version']} holds {exact_bytes(held)}{where}, {compared}"]
+    parts = [_engine_part(part) for part in engine["parts"]]
+    return lines + parts + [f"  {rule}" for rule in engine["rules"]] + _pool_lines(engine["pool"])
+
+
+def _pool_lines(pool: "PoolDocument | None") -> list[str]:
+    """Blocks of a pool, and the figures of the engine's log; or why it would not start."""
+    if pool is None:
+        return []
+    blocks, size = pool["num_blocks"], pool["bytes_per_block"]
+    lines = [f"a pool of {exact_bytes(pool['memory_bytes'])} is {blocks:,} blocks of {exact_bytes(size)}"]
+    if pool["takes_one_request"]:
+        tokens, length = pool["tokens"], pool["max_model_len"]
+        figures = f"KV cache size {tokens:,} tokens, maximum concurrency {pool['max_concurrency']:.2f}x"
+        return [*lines, f"  its log: {figures} at {length:,} tokens a request"]
+    needed = exact_bytes(size * pool["blocks_per_request"])
+    longest = f"the longest that fits is {pool['longest_request']:,} tokens" if pool["longest_request"] else "none fits"
+    return [*lines, f"  it would not start: a request needs {needed} beside the null block; {longest}"]
 
 
 def _engine_part(part: "EnginePartDocument") -> str:

@@ -1,0 +1,123 @@
+"""vLLM: the blocks that a workload takes, and what a pool of so many bytes holds.
+
+Read in vLLM 0.33.0. `vllm_layers` builds the specs that its layers would, `vllm_specs` weighs their pages,
+`vllm_groups` puts them into groups, `vllm_plan` counts blocks; each names the functions that it follows.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+import msgspec
+
+from kvcalc.documents import PoolDocument
+from kvcalc.engines.engine import Allocation
+from kvcalc.engines.vllm_groups import Group, make_groups
+from kvcalc.engines.vllm_layers import BLOCK_SIZE, Flags, Layers, layers_on_rank
+from kvcalc.engines.vllm_plan import Planner
+from kvcalc.engines.vllm_specs import Limits, cdiv
+from kvcalc.errors import KvcalcError
+from kvcalc.sizing.need import CacheSize
+from kvcalc.units import exact_bytes
+
+BATCHED_TOKENS = 8192
+"""Tokens of a step where nothing is asked: `vllm serve` on cards of 70 to 160 GiB (EngineArgs.get_batch_defaults)."""
+
+
+class Vllm(msgspec.Struct, frozen=True, kw_only=True):
+    """The rules of vLLM 0.33, with the flags of its own that were given."""
+
+    block_size: int | None = None
+    max_num_batched_tokens: int = BATCHED_TOKENS
+    enable_prefix_caching: bool = True
+    kv_cache_memory: int | None = None
+    """Bytes of the pool on each rank."""
+
+    name: ClassVar[str] = "vllm"
+    version: ClassVar[str] = "0.33.0"
+    flags: ClassVar[tuple[str, ...]] = (
+        "block_size",
+        "max_num_batched_tokens",
+        "enable_prefix_caching",
+        "kv_cache_memory",
+    )
+
+    def allocate(self, size: CacheSize) -> Allocation:
+        """The blocks that the batch may hold on the fullest rank, and the pool where its bytes were given."""
+        if self.block_size is not None and self.block_size % BLOCK_SIZE:
+            raise KvcalcError(f"--block-size {self.block_size}: vLLM takes multiples of {BLOCK_SIZE}", "use 16")
+        flags = Flags(
+            block_size=self.block_size,
+            prefix_caching=self.enable_prefix_caching,
+            in_flight_tokens=self._in_flight_tokens(size),
+        )
+        layers = layers_on_rank(size, flags)
+        limits = self._limits(size, layers)
+        groups = make_groups(layers.specs)
+        planner = Planner(groups, limits, layers.stages)
+        sequences = cdiv(size.workload.batch, size.sharding.dp)
+        return Allocation(
+            self.name,
+            self.version,
+            planner.request_blocks() * max(planner.block_bytes) * sequences,
+            (*layers.rules, *_rules(groups, planner)),
+            pool=self._pool(planner),
+        )
+
+    def _in_flight_tokens(self, size: CacheSize) -> int:
+        """Of all batches that overlap: one more than pipeline stages, with asynchronous scheduling, the default.
+
+        VllmConfig.max_concurrent_batches and max_in_flight_tokens.
+        """
+        return self.max_num_batched_tokens * (size.sharding.pp + 1)
+
+    def _limits(self, size: CacheSize, layers: Layers) -> Limits:
+        """Of one request as long as the context."""
+        return Limits(
+            max_model_len=size.workload.context_tokens,
+            in_flight_tokens=self._in_flight_tokens(size),
+            dcp=size.sharding.dcp,
+            encoder_tokens=layers.encoder_tokens,
+            aligned_states=layers.aligned_states,
+        )
+
+    def _pool(self, planner: Planner) -> PoolDocument | None:
+        if self.kv_cache_memory is None:
+            return None
+        pool = planner.pool([self.kv_cache_memory] * len(planner.block_bytes))
+        return {
+            "memory_bytes": self.kv_cache_memory,
+            "groups": len(planner.groups),
+            "block_sizes": _block_sizes(planner.groups),
+            "bytes_per_block": max(planner.block_bytes),
+            "num_blocks": pool.num_blocks,
+            "blocks_per_request": pool.request_blocks,
+            "max_model_len": pool.max_model_len,
+            "tokens": pool.tokens,
+            "max_concurrency": pool.max_concurrency,
+            "takes_one_request": planner.takes_one_request(pool),
+            "longest_request": planner.longest_request(pool),
+        }
+
+
+def _rules(groups: Sequence[Group], planner: Planner) -> Iterator[str]:
+    """What makes blocks of the bytes: groups, their padding, and what one request claims of each."""
+    count, widest = len(groups), max(len(group.layers) for group in groups)
+    sizes = " and ".join(f"{tokens:,}" for tokens in _block_sizes(groups))
+    yield (
+        f"{f'{count} groups of up to {widest}' if count > 1 else widest} layers share a pool of blocks, "
+        f"{exact_bytes(max(planner.block_bytes))} each{f', of {sizes} tokens' if sizes else ''}"
+    )
+    empty = count * widest - sum(len(group.layers) for group in groups)
+    if empty:
+        yield f"{empty} of the {count * widest} places for a layer are padding and stay empty"
+    if any(len({spec.page_bytes for spec in group.specs}) > 1 for group in groups):
+        yield "layers of one type and different widths lie side by side in a block"
+    claims = Counter(group.request_blocks(planner.limits) for group in groups)
+    terms = " + ".join(f"{often} x {blocks:,}" if often > 1 else f"{blocks:,}" for blocks, often in claims.items())
+    yield f"blocks that a request claims: {f'{terms} = ' if count > 1 else ''}{planner.request_blocks():,}"
+
+
+def _block_sizes(groups: Sequence[Group]) -> list[int]:
+    """Tokens of a block, of every group that counts in tokens."""
+    return sorted({group.block_size for group in groups if group.specs[0].scales_with_block})

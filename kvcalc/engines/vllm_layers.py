@@ -1,0 +1,227 @@
+"""From a model to the per-layer specs that vLLM would build for it, on one rank.
+
+Read in vLLM 0.33.0: get_kv_cache_spec of model_executor/layers/attention/*.py and layers/mamba/abstract.py,
+platforms/interface.py (_align_hybrid_block_size), config/model.py (what a parallel size must divide).
+"""
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import msgspec
+
+from kvcalc.cache.component import Attended, Component
+from kvcalc.cache.formats import find_format
+from kvcalc.cache.sharding import WHOLE, Sharding
+from kvcalc.engines.vllm_specs import (
+    Chunked,
+    Encoder,
+    Full,
+    Latent,
+    PageSpec,
+    Sliding,
+    SlidingLatent,
+    States,
+    cdiv,
+)
+from kvcalc.errors import KvcalcError
+from kvcalc.sizing.need import CacheSize, foreign_sources
+
+BLOCK_SIZE, LATENT_BLOCK_SIZE, LATENT_STATE_ALIGNMENT = 16, 64, 128
+"""Tokens of a block: DEFAULT_BLOCK_SIZE, what FlashMLA takes, and what MLA takes a multiple of beside states."""
+
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+PACKED = {"fp8", "nvfp4", "int8_per_token_head", "int4_per_token_head", "fp8_ds_mla", "nvfp4_ds_mla"}
+"""Formats that vLLM keeps as bytes."""
+
+INDEX_BLOCK, INDEX_SCALE_BYTES = 128, 4
+"""An index key is FP8 with an fp32 scale for every 128 values, whatever --kv-dtype says (DeepseekV32IndexerCache)."""
+
+STATES = {("conv", "ssm"), ("conv", "delta"), ("linear",), ("conv",)}
+"""States that MambaStateShapeCalculator knows: Mamba, gated delta rules, linear attention, short convolutions."""
+
+STATES_IN_FP32 = {"nemotron_h", "kimi_linear", "kimi_k3"}
+"""Model types whose states are fp32 where nothing says otherwise; of others they follow the model's format."""
+
+REPLICATED_HEADS = {"KV heads", "state groups"}
+"""Heads of which every rank keeps at least one; others must divide."""
+
+
+class Flags(msgspec.Struct, frozen=True, kw_only=True):
+    """vLLM's own flags that decide its layers; a block size of None leaves the choice to it."""
+
+    block_size: int | None
+    prefix_caching: bool
+    in_flight_tokens: int
+
+
+class Layers(msgspec.Struct, frozen=True, kw_only=True):
+    """The specs of a rank in the order of the model, where pipeline stages cut them, and what was decided."""
+
+    specs: tuple[PageSpec, ...]
+    stages: tuple[tuple[int, int], ...]
+    aligned_states: bool
+    encoder_tokens: int
+    rules: tuple[str, ...]
+
+
+def layers_on_rank(size: CacheSize, flags: Flags) -> Layers:
+    """What vLLM keeps for the model of `size`; KvcalcError for what it refuses or what is not known here."""
+    components = [one for layer in size.layers for one in layer.components]
+    kept = [one for one in components if one.keeps_entries or one.states(WHOLE)]
+    _check_known(kept)
+    _check_parallel(size, kept)
+    builder = _Builder(size, flags, kept)
+    cuts = [sum(_count(layer.components) for layer in size.layers[:end]) for _, end in size.stages]
+    return Layers(
+        specs=tuple(builder.spec(one) for one in kept),
+        stages=tuple(zip([0, *cuts[:-1]], cuts, strict=True)),
+        aligned_states=builder.aligned,
+        encoder_tokens=max((int(one.entries(0)) for one in kept if one.is_encoder_fed), default=0),
+        rules=tuple(dict.fromkeys(builder.rules)),
+    )
+
+
+def _count(components: Sequence[Component]) -> int:
+    return sum(one.keeps_entries or bool(one.states(WHOLE)) for one in components)
+
+
+class _Builder:
+    """Specs of one model, and the rules that were met on the way."""
+
+    def __init__(self, size: CacheSize, flags: Flags, kept: Sequence[Component]) -> None:
+        self.size, self.ranks = size, Sharding(tp=size.sharding.tp)
+        self.rules: list[str] = []
+        self.in_flight = f"{flags.in_flight_tokens:,} in flight (--max-num-batched-tokens)"
+        self.attention = [one for one in kept if one.keeps_entries and not one.selects]
+        self.states = [one for one in kept if one.states(WHOLE)]
+        self.aligned = flags.prefix_caching and bool(self.states) and bool(self.attention)
+        self.has_latent = any(_is_latent(one) for one in self.attention)
+        self.block_size = flags.block_size or (LATENT_BLOCK_SIZE if self.has_latent else BLOCK_SIZE)
+        self.state_page: int | None = None
+        if self.attention and self.states:
+            self._meet_states()
+
+    def _meet_states(self) -> None:
+        """Attention blocks grown until their page holds a state, and the state padded to it."""
+        token_bytes = self._entries(self.attention[0], block_size=1).page_bytes
+        largest = max(self._state_bytes(one) for one in self.states)
+        step = max(self.block_size, LATENT_STATE_ALIGNMENT if self.has_latent else BLOCK_SIZE)
+        grown = step * cdiv(largest, step * token_bytes)
+        if grown > self.block_size:
+            self.rules.append(f"attention blocks grow to {grown:,} tokens so that a page holds a state")
+            self.block_size = grown
+        self.state_page = self.block_size * token_bytes
+
+    def spec(self, component: Component) -> PageSpec:
+        """The spec of one component."""
+        if component.states(WHOLE):
+            return self._state_spec(component)
+        return self._index(component) if component.selects else self._entries(component, self.block_size)
+
+    def _state_spec(self, component: Component) -> PageSpec:
+        self.rules.append(
+            "prefix caching keeps a state at a block's end beside the running one"
+            if self.aligned
+            else "a state takes one block of its group"
+        )
+        states = component.states(self.ranks)
+        # The Mamba-2 mixer, whose state has three axes, may export one more from inside a prefill.
+        exports = any(state.name == "ssm" and len(state.shape) == 3 for state in states)
+        return States(
+            block_size=self.block_size if self.aligned else self.size.workload.context_tokens,
+            values_bytes=self._state_bytes(component),
+            shapes=tuple(state.shape for state in states),
+            padded_bytes=self.state_page,
+            checkpoint_blocks=1 if exports else 0,
+        )
+
+    def _state_bytes(self, component: Component) -> int:
+        """Bytes of a layer's states: convolutions in the model's format, others as asked, stated or the model's."""
+        packer, spec = self.size.packer, self.size.spec
+        own = "fp32" if spec.model_type in STATES_IN_FP32 else packer.dtype
+        named = packer.asked_state_dtype or packer.spec_state_dtype or own
+        self.rules.append(f"states are kept in {find_format(named).name}, their convolutions in {packer.dtype}")
+        return sum(
+            find_format(packer.dtype if state.is_convolution else named).bulk_bytes(prod(state.shape), state.name)
+            for state in component.states(self.ranks)
+        )
+
+    def _index(self, component: Component) -> PageSpec:
+        """The indexer's own cache, next to MLA only: DeepseekV32IndexerCache."""
+        if not self.has_latent:
+            raise KvcalcError(f"--engine vllm knows `{component.name}` beside MLA alone", "leave --engine out")
+        self.rules.append("index keys are FP8 with an fp32 scale per 128 values, whatever --kv-dtype says")
+        (part,) = component.parts(WHOLE)
+        width = part.width + cdiv(part.width, INDEX_BLOCK) * INDEX_SCALE_BYTES
+        return Latent(block_size=self.block_size, kv_heads=1, head_size=width, dtype="uint8")
+
+    def _entries(self, component: Component, block_size: int) -> PageSpec:
+        """K and V or a latent, for the whole context, a window, a chunk or the encoder's tokens."""
+        fields = {"block_size": block_size, **self._widths(component)}
+        latent = _is_latent(component)
+        if component.is_encoder_fed:
+            return Encoder(**fields)
+        if isinstance(component, Attended) and component.window is not None:
+            self.rules.append(f"a window takes the blocks of W - 1 tokens and {self.in_flight}, and one more")
+            return (SlidingLatent if latent else Sliding)(window=component.window, **fields)
+        if isinstance(component, Attended) and component.chunk is not None:
+            self.rules.append(f"a chunk takes the blocks of its tokens and {self.in_flight}")
+            return Chunked(chunk=component.chunk, **fields)
+        return Latent(layout=fields["dtype"], **fields) if latent else Full(**fields)
+
+    def _widths(self, component: Component) -> dict[str, Any]:
+        form = self.size.packer.entry_format(component)
+        if form.name not in DTYPES and form.name not in PACKED:
+            raise KvcalcError(f"--engine vllm does not know --kv-dtype {form.name}", "use bf16, fp8 or nvfp4")
+        parts = component.parts(self.ranks)
+        heads = parts[0].heads
+        latent = _is_latent(component)
+        return {
+            "kv_heads": heads,
+            "head_size": sum(part.width for part in parts) if latent else parts[0].width,
+            "head_size_v": None if latent else parts[1].width,
+            "dtype": DTYPES.get(form.name, form.name),
+            "state_bytes": form.entry_bytes(parts, component.name) // heads,
+        }
+
+
+def _is_latent(component: Component) -> bool:
+    """Whether an entry is one vector, without a V of its own: MLA and its kin."""
+    return "v" not in {part.name for part in component.parts(WHOLE)}
+
+
+def _check_known(kept: Sequence[Component]) -> None:
+    """KvcalcError, by name, for what is not known here: compressed entries, sinks, states of other kinds."""
+    for one in kept:
+        states = tuple(state.name for state in one.states(WHOLE))
+        if one.span.ratio > 1:
+            what = f"compressed entries (`{one.name}`)"
+        elif isinstance(one, Attended) and one.sinks:
+            what = f"sinks beside a window (`{one.name}`)"
+        elif states and states not in STATES:
+            what = f"the states {' and '.join(states)} of `{one.name}`"
+        else:
+            continue
+        raise KvcalcError(f"--engine vllm does not know {what}", "leave --engine out for the need")
+
+
+def _check_parallel(size: CacheSize, kept: Sequence[Component]) -> None:
+    """KvcalcError where vLLM would not start on these ranks."""
+    tp, dcp = size.sharding.tp, size.sharding.dcp
+    for component in kept:
+        for name, heads in (*component.shared_heads(), ("query heads", component.queries or tp)):
+            if heads % tp and not (name in REPLICATED_HEADS and tp % heads == 0):
+                raise KvcalcError(f"--tp {tp} does not divide {heads} {name}", "vLLM needs a --tp that does")
+    if tp % dcp:
+        raise KvcalcError(f"--dcp {dcp} does not divide --tp {tp}", "vLLM takes decode-context ranks from the tp ranks")
+    for component in kept:
+        kv_heads = dict(component.shared_heads()).get("KV heads")
+        if dcp > 1 and kv_heads is not None and dcp > tp // kv_heads:
+            raise KvcalcError(f"--dcp {dcp} over {kv_heads} KV heads needs --tp {kv_heads * dcp} or more", "raise --tp")
+        if dcp > 1 and component.span.cap is not None and not component.is_encoder_fed:
+            raise KvcalcError("vLLM takes no --dcp beside windows or chunks", "leave --dcp out")
+    if any(foreign_sources(size.spec, size.stages)):
+        raise KvcalcError("vLLM keeps a shared cache on the stage that reads it", "leave --pp out")
+    if size.workload.draft_layers:
+        raise KvcalcError("--engine vllm does not plan for draft layers yet", "leave --draft-layers out")

@@ -1,0 +1,229 @@
+"""vLLM's planning, held against its own planning code (golden/vllm.json) and against logs (golden/vllm_logs.yaml)."""
+
+import json
+
+import pytest
+import yaml
+from conftest import GOLDEN
+from hypothesis import given
+from hypothesis import strategies as st
+from vllm_cases import answer
+
+import kvcalc
+from kvcalc.engines.engine import find_engine
+from kvcalc.engines.vllm_groups import make_groups
+from kvcalc.engines.vllm_plan import Planner
+from kvcalc.engines.vllm_specs import Full, Latent, Limits, Sliding, States
+from kvcalc.errors import KvcalcError
+
+CASES = json.loads((GOLDEN / "vllm.json").read_text())["cases"]
+LOGS = yaml.safe_load((GOLDEN / "vllm_logs.yaml").read_text())
+GIB = 2**30
+
+# The model of a case, where the catalogue has it: how it is asked, and the engine's flags.
+MODELS = {
+    "llama3-8b-bf16-tp1": ("llama-3.1-8b", {}, {}),
+    "llama3-70b-bf16-tp8": ("llama-3.1-70b", {"tp": 8}, {}),
+    "llama3-8b-fp8": ("llama-3.1-8b", {"kv_dtype": "fp8"}, {}),
+    "llama3-8b-nvfp4": ("llama-3.1-8b", {"kv_dtype": "nvfp4"}, {}),
+    "llama3-8b-int4-per-token-head": ("llama-3.1-8b", {"kv_dtype": "int4_per_token_head"}, {}),
+    "llama3-8b-odd": ("llama-3.1-8b", {}, {}),
+    "gpt-oss-20b-sync": ("gpt-oss-20b", {}, {"max_num_batched_tokens": 4096}),  # one batch of 8,192 in flight there
+    "llama4-scout": ("llama-4-scout", {}, {}),
+    "gemma4-26b-a4b": ("gemma-4-26b-a4b", {}, {}),
+    "mimo-v2-flash": ("mimo-v2-flash", {}, {}),
+    "deepseek-v3-bf16": ("deepseek-v3", {}, {}),
+    "deepseek-v3-fp8": ("deepseek-v3", {"kv_dtype": "fp8"}, {}),
+    "deepseek-v3-dcp8": ("deepseek-v3", {"tp": 8, "dcp": 8}, {}),
+    "deepseek-v3.2-bf16": ("deepseek-v3.2", {}, {}),
+    "deepseek-v3.2-fp8_ds_mla": ("deepseek-v3.2", {"kv_dtype": "fp8"}, {}),
+    "deepseek-v3.2-nvfp4_ds_mla": ("deepseek-v3.2", {"kv_dtype": "latent=nvfp4_ds_mla"}, {}),
+    "qwen3.5-35b-a3b": ("qwen3.5-35b-a3b", {}, {"enable_prefix_caching": False}),
+    "qwen3.5-35b-a3b-align": ("qwen3.5-35b-a3b", {}, {}),
+    "nemotron-3-nano-30b": ("nemotron-3-nano-30b-a3b", {}, {"enable_prefix_caching": False}),
+    "whisper-large-v3": ("whisper-large-v3", {}, {}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_plans_what_vllm_plans(name):
+    case, expected = CASES[name]["case"], dict(CASES[name]["answer"])
+    planned = answer(case)
+    if "error" in expected:
+        assert f"the estimated maximum model length is {planned.pop('longest')}." in expected.pop("error")
+    assert planned == expected
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_becomes_the_layers_that_vllm_was_asked_about(name):
+    model, asked, flags = MODELS[name]
+    case, expected = CASES[name]["case"], CASES[name]["answer"]
+    size = kvcalc.size(model, case["max_model_len"], **asked)
+    held = find_engine("vllm", {**flags, "kv_cache_memory": case["available_bytes"]}).allocate(size)
+    assert held.allocated_bytes == expected["needed_bytes_one_request"]
+    assert held.pool["takes_one_request"] == ("error" not in expected)
+    if "error" in expected:
+        assert f"maximum model length is {held.pool['longest_request']}." in expected["error"]
+        return
+    keys = {"num_blocks": "num_blocks", "bytes_per_block": "bytes_per_block"}
+    keys |= {"kv_cache_size_tokens": "tokens", "max_concurrency": "max_concurrency"}
+    assert {there: held.pool[here] for there, here in keys.items()} == {there: expected[there] for there in keys}
+
+
+def test_two_stages_of_unequal_layers_take_the_blocks_of_the_fuller():
+    """61 layers over two stages: 31 and 30; MLA takes 64 tokens x 576 values x 2 bytes a layer."""
+    size = kvcalc.size("deepseek-v3", 4096, pp=2)
+    held = find_engine("vllm", {"kv_cache_memory": 10**9}).allocate(size)
+    assert held.allocated_bytes == 4096 * 31 * 576 * 2
+    assert held.pool["num_blocks"] == 10**9 // (64 * 31 * 576 * 2)
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "blocks", "block_size"),
+    [
+        # Mamba-2 in align mode holds 2 blocks and a checkpoint's: 4 groups of it, and ceil(262,144 / 2,096) of attention.
+        ("nemotron-3-nano-30b-a3b", {}, 4 * 3 + 126, 2096),
+        # A state on one of two ranks is (32 x 128 x 128 x 4 + 3 x 4096 x 3 x 2) / 2 = 1,085,440 B, a token 576 x 2 B:
+        # 943 tokens, in steps of 128. Three groups of states, one of attention.
+        ("kimi-linear-48b-a3b", {"tp": 2}, 3 * 2 + 256, 1024),
+    ],
+)
+def test_prefix_caching_keeps_more_of_a_state(model, asked, blocks, block_size):
+    pool = find_engine("vllm", {"kv_cache_memory": 10**10}).allocate(kvcalc.size(model, 262144, **asked)).pool
+    assert (pool["blocks_per_request"], pool["block_sizes"]) == (blocks, [block_size])
+
+
+def test_data_parallel_ranks_share_the_requests():
+    """8 requests over 4 ranks are 2 on each; one of 4,096 tokens takes 4,096 x 131,072 B."""
+    held = find_engine("vllm").allocate(kvcalc.size("llama-3.1-8b", 4096, 8, dp=4))
+    assert held.allocated_bytes == 2 * 4096 * 131072
+
+
+def test_a_page_that_cannot_grow_to_the_largest_is_refused():
+    """584 x 16 B rounded up to 576 is 9,792; two of its blocks are 19,008, not twice that. vLLM stops there too."""
+    packed = Latent(block_size=16, kv_heads=1, head_size=584, state_bytes=584, alignment=576)
+    window = Sliding(block_size=17, kv_heads=1, head_size=1152, state_bytes=1152, window=128)
+    assert window.page_bytes == 2 * packed.page_bytes
+    with pytest.raises(KvcalcError, match="no common page size"):
+        make_groups([packed, window])
+
+
+@pytest.mark.parametrize("log", LOGS, ids=lambda log: log["id"])
+def test_a_log_says_what_is_computed(log, spec_file):
+    model = spec_file(log["model"]) if "\n" in log["model"] else log["model"]
+    size = kvcalc.size(str(model), log["ctx"], **log.get("kvcalc", {}))
+    pools = [_held(size, log, low) for low in (True, False)]
+    groups = pools[0]["groups"]
+    printed, figures = log.get("printed"), log["log"]
+    block = max(pools[0]["block_sizes"])
+    blocks = set(range(pools[0]["num_blocks"], pools[1]["num_blocks"] + 1))
+    if "available_gib" not in log and "tokens" in figures:
+        most = figures["tokens"] // block * groups if printed == "groups" else figures["tokens"] // block
+        blocks = set(range(most, most + groups if printed == "groups" else most + 1))
+    blocks &= {figures.get("blocks", count) for count in blocks}
+    tokens = {
+        "blocks": lambda count: count * block,
+        "groups": lambda count: count // groups * min(pools[0]["block_sizes"]),
+        "requests": lambda count: int(count / pools[0]["blocks_per_request"] * log["ctx"]),
+    }
+    if "tokens" in figures:
+        blocks = {count for count in blocks if tokens[printed](count) == figures["tokens"]}
+    if "concurrency" in figures:
+        concurrency = figures["concurrency"]
+        blocks = {count for count in blocks if round(count / pools[0]["blocks_per_request"], 2) == concurrency}
+    assert blocks, pools
+    assert figures.get("block_sizes", pools[0]["block_sizes"]) == pools[0]["block_sizes"]
+    if "needed_gib" in figures:
+        needed = pools[0]["blocks_per_request"] * pools[0]["bytes_per_block"]
+        assert round(needed / GIB, 2) == figures["needed_gib"]
+        assert pools[1]["longest_request"] == figures["longest"]
+
+
+def _held(size, log, low):
+    """The pool at the least, or the most, that the log's rounding of its bytes allows."""
+    available = log.get("available_gib", 1)
+    half = 0.005 if isinstance(available, float) else 0
+    pool = int((available + (-half if low else half)) * GIB)
+    return find_engine("vllm", {**log.get("engine", {}), "kv_cache_memory": pool}).allocate(size).pool
+
+
+SPECS = st.one_of(
+    st.builds(Full, block_size=st.just(16), kv_heads=st.sampled_from([1, 2, 8]), head_size=st.just(128)),
+    st.builds(
+        Sliding,
+        block_size=st.just(16),
+        kv_heads=st.sampled_from([2, 4]),
+        head_size=st.just(128),
+        window=st.sampled_from([128, 4096]),
+    ),
+    st.builds(States, block_size=st.just(16), values_bytes=st.integers(1, 10**6)),
+)
+
+
+@given(st.lists(SPECS, min_size=1, max_size=24), st.integers(1, 100_000), st.integers(0, 10**11))
+def test_every_layer_is_in_one_group_and_a_pool_never_overflows(specs, length, budget):
+    groups = make_groups(specs)
+    assert sorted(layer for group in groups for layer in group.layers) == list(range(len(specs)))
+    planner = Planner(groups, Limits(max_model_len=length))
+    pool = planner.pool([budget])
+    assert pool.num_blocks * pool.bytes_per_block <= budget < (pool.num_blocks + 1) * pool.bytes_per_block
+    bare = sum(specs[layer].page_bytes for group in groups for layer in group.layers if len(groups) == 1)
+    assert pool.bytes_per_block >= bare
+    longest = planner.longest_request(pool)
+    assert planner.takes_one_request(pool) == (longest == length)
+    assert not longest or planner.request_blocks(longest) < pool.num_blocks
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "flags", "said"),
+    [
+        ("llama-3.1-8b", {}, {"block_size": 24}, "multiples of 16"),
+        ("llama-3.1-8b", {"tp": 3}, {}, "--tp 3 does not divide 8 KV heads"),
+        ("qwen3.5-35b-a3b", {"tp": 64}, {}, "--tp 64 does not divide"),
+        ("llama-3.1-8b", {"tp": 8, "dcp": 2}, {}, "needs --tp 16"),
+        ("gpt-oss-20b", {"tp": 32, "dcp": 2}, {}, "beside windows"),
+        ("llama-3.1-8b", {"kv_dtype": "q8_0"}, {}, "q8_0"),
+        ("deepseek-v4-flash", {}, {}, "compressed entries"),
+        ("rwkv6-7b", {}, {}, "the states shift and wkv"),
+        ("minimax-m3", {}, {}, "beside MLA alone"),
+        ("deepseek-v3", {"draft_layers": 1}, {}, "draft layers"),
+        ("phi-4-mini-flash", {"pp": 4}, {}, "shared cache"),
+    ],
+)
+def test_what_vllm_would_refuse_or_nobody_knows_is_refused_by_name(model, asked, flags, said):
+    with pytest.raises(KvcalcError, match=said):
+        find_engine("vllm", flags).allocate(kvcalc.size(model, 4096, **asked))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--block-size", "16"), "--block-size is a flag of vllm"),
+        (("--engine", "transformers", "--kv-cache-memory", "40GiB"), "--kv-cache-memory is a flag of vllm"),
+        (("--engine", "vllm", "--block-size", "0"), "at least 1"),
+        (("--engine", "vllm", "--kv-cache-memory", "40G"), "no amount of memory with its base"),
+        (("--engine", "vllm", "--kv-cache-memory", "0GiB"), "from 1 B to 8 EiB"),
+        (("--engine", "vllm@0.20"), "rules are known for vllm 0.33.0"),
+        (("--engine", "vlm"), "unknown engine 'vlm'"),
+    ],
+)
+def test_wrong_flags_are_errors_with_a_hint(kvcalc, arguments, said):
+    refused = kvcalc("size", "llama-8b", *arguments)
+    assert refused.code == 2
+    assert said in refused.err
+    assert "hint: " in refused.err
+
+
+def test_a_pool_is_on_the_screen_and_in_the_document(kvcalc):
+    asked = ("size", "llama-8b", "--ctx", "131072", "--engine", "vllm", "--kv-cache-memory", "60GB")
+    screen = kvcalc(*asked).out
+    assert "28,610 blocks" in screen
+    assert "KV cache size 457,760 tokens, maximum concurrency 3.49x" in screen
+    pool = kvcalc(*asked, "--format", "json").json["engine"]["pool"]
+    assert (pool["num_blocks"], pool["tokens"], pool["blocks_per_request"]) == (28610, 457760, 8192)
+
+
+def test_a_pool_too_small_for_one_request_says_what_would_fit(kvcalc):
+    asked = ("size", "llama-4-scout", "--ctx", "1000000", "--engine", "vllm", "--kv-cache-memory", "40GB")
+    assert "it would not start" in kvcalc(*asked).out
+    assert "the longest that fits is 740,048 tokens" in kvcalc(*asked).out
