@@ -156,8 +156,7 @@ def _tokens_for(case: Case, mebibytes: int) -> int:
 def _filled(case: Case, tokens: int) -> Session:
     """A session one token before the end of its context, its caches full of noise."""
     model = ReferenceModel(_spec(case, tokens), _workload(case, tokens))
-    encoded = torch.randn(case.batch, tokens, HIDDEN).to(model.dtype) if case.name == "cross" else None
-    session = Session(model, case.batch, tokens, page=case.page, encoded=encoded)
+    session = Session(model, case.batch, tokens, page=case.page)
     for cache in session.caches.values():
         cache.fill(tokens - 1)
     session.length = tokens - 1

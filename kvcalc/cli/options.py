@@ -59,6 +59,25 @@ Models = Annotated[
 ]
 
 
+Dtype = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FORMAT", help="The model's own format; the spec's by default.", autocompletion=complete_format
+    ),
+]
+StateDtype = Annotated[
+    str | None,
+    typer.Option(metavar="FORMAT", help="Recurrent states (default fp32).", autocompletion=complete_format),
+]
+EncoderTokens = Annotated[str | None, typer.Option(metavar="TOKENS", help="Input of an encoder.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Vary the model: mixer.kv_heads=4, layers.repeat=40."),
+]
+Assume = Annotated[bool, typer.Option("--assume", help="Take fields of a config that are not understood as harmless.")]
+Download = Annotated[bool, typer.Option("--download", help="Fetch a hub id's config.json.")]
+
+
 class OutputFormat(StrEnum):
     """What stdout carries."""
 
@@ -77,34 +96,21 @@ class RequestOptions(msgspec.Struct, frozen=True):
         typer.Option("--ctx", "--context-length", metavar="TOKENS", help="Context: 8192, 8K = 8,192, 8k = 8,000."),
     ] = None
     batch: Annotated[str | None, typer.Option("--batch", metavar="N", help="Sequences at once (default 1).")] = None
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FORMAT", help="The model's own format; the spec's by default.", autocompletion=complete_format
-        ),
-    ] = None
+    dtype: Dtype = None
     weights: Annotated[
         str | None,
         typer.Option(metavar="FORMAT", help="The weights' format alone.", autocompletion=complete_format),
     ] = None
-    state_dtype: Annotated[
-        str | None,
-        typer.Option(metavar="FORMAT", help="Recurrent states (default fp32).", autocompletion=complete_format),
-    ] = None
-    encoder_tokens: Annotated[str | None, typer.Option(metavar="TOKENS", help="Input of an encoder.")] = None
+    state_dtype: StateDtype = None
+    encoder_tokens: EncoderTokens = None
     draft_layers: Annotated[int, typer.Option(metavar="N", help="Draft (MTP) layers to count.")] = 0
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="PATH=VALUE", help="Vary the model: mixer.kv_heads=4, layers.repeat=40."),
-    ] = None
+    set_: Overrides = None
     max_model_len: Annotated[str | None, typer.Option("--max-model-len", hidden=True)] = None
     max_num_seqs: Annotated[str | None, typer.Option("--max-num-seqs", hidden=True)] = None
     ctx_size: Annotated[str | None, typer.Option("--ctx-size", "-c", hidden=True)] = None
     parallel: Annotated[str | None, typer.Option("--parallel", "-np", hidden=True)] = None
-    assume: Annotated[
-        bool, typer.Option("--assume", help="Take fields of a config that are not understood as harmless.")
-    ] = False
-    download: Annotated[bool, typer.Option("--download", help="Fetch a hub id's config.json.")] = False
+    assume: Assume = False
+    download: Download = False
     strict: Annotated[bool, typer.Option("--strict", help="Exit 2 where the answer rests on an assumption.")] = False
 
 

@@ -1,5 +1,7 @@
 """kvcalc profile: run prefill and decode for real, and hold what is measured against the prediction."""
 
+import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,6 +41,8 @@ def profile(
     try:
         document = run(flags)
     except InterruptedRunError as stopped:
+        # Whoever presses it again wants to leave, even while the interpreter is winding down.
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
         _show(stopped.document, output)
         return 130
     if document is None:

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 import msgspec
 import typer
 
-from kvcalc.cli.options import complete_format, complete_model
+from kvcalc.cli.options import Assume, Download, Dtype, EncoderTokens, Overrides, StateDtype, complete_model
 
 OptionalModel = Annotated[
     str | None,
@@ -31,20 +31,15 @@ class GridOptions(msgspec.Struct, frozen=True):
         int | None, typer.Option("--layers", metavar="N", help="Run N of the layers, every distinct one among them.")
     ] = None
     with_mlp: Annotated[bool, typer.Option("--with-mlp", help="Run feed-forward parts and experts too.")] = False
-    dtype: Annotated[
-        str | None,
-        typer.Option(metavar="FORMAT", help="The model's own format.", autocompletion=complete_format),
-    ] = None
-    state_dtype: Annotated[str | None, typer.Option(metavar="FORMAT", help="Recurrent states (default fp32).")] = None
-    encoder_tokens: Annotated[str | None, typer.Option(metavar="TOKENS", help="Input of an encoder.")] = None
+    dtype: Dtype = None
+    state_dtype: StateDtype = None
+    encoder_tokens: EncoderTokens = None
     page: Annotated[
         str | None, typer.Option("--paged", metavar="TOKENS", help="Paged caches of so many tokens a block.")
     ] = None
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Vary the model: mixer.kv_heads=4.")
-    ] = None
-    assume: Annotated[bool, typer.Option("--assume", help="Take fields that are not understood as harmless.")] = False
-    download: Annotated[bool, typer.Option("--download", help="Fetch a hub id's config.json.")] = False
+    set_: Overrides = None
+    assume: Assume = False
+    download: Download = False
 
 
 class MeasureOptions(msgspec.Struct, frozen=True):

@@ -61,17 +61,7 @@ def _document(held: "Allocation") -> "EngineDocument":
         "name": held.name,
         "version": held.version,
         "allocated_bytes": held.allocated_bytes,
-        "parts": [
-            {
-                "name": part.name,
-                "layers": part.layers,
-                "cells": part.cells,
-                "streams": part.streams,
-                "bytes": part.bytes,
-                "tensors": part.tensors,
-            }
-            for part in held.parts
-        ],
+        "parts": [part.document() for part in held.parts],
         "rules": list(held.rules),
         "pool": held.pool,
     }

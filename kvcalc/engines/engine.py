@@ -1,11 +1,11 @@
 """Engines by name: what each would hold for a workload, and by which rules."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, cast
 
 import msgspec
 
-from kvcalc.documents import PoolDocument
+from kvcalc.documents import EnginePartDocument, PoolDocument
 from kvcalc.errors import KvcalcError, UnknownNameError
 from kvcalc.sizing.need import CacheSize
 
@@ -19,6 +19,10 @@ class AllocationPart(msgspec.Struct, frozen=True):
     streams: int
     bytes: int
     tensors: dict[str, int]
+
+    def document(self) -> EnginePartDocument:
+        """The same as machine formats carry it."""
+        return cast("EnginePartDocument", msgspec.structs.asdict(self))
 
 
 class Allocation(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ from kvcalc.profiler.documents import MachineDocument, ProfileDocument
 from kvcalc.profiler.library_build import Blueprint
 from kvcalc.profiler.library_model import LibraryModel, Pass, cache_tensors, counted, storage_bytes
 from kvcalc.profiler.request import ProfileRequest
-from kvcalc.profiler.room import HIDDEN_COPIES, SPARE
+from kvcalc.profiler.room import scratch_bytes
 from kvcalc.profiler.timed import Point, decode_document, decode_steps, prefill_document, timed_prefills, timed_steps
 from kvcalc.reference.numbers import torch_dtype
 from kvcalc.sizing.need import CacheSize, make_packer
@@ -72,7 +72,7 @@ class _LibraryRun(Course):
     def refuse(self, context: int, batch: int, available: int) -> None:
         """Where the cache, by the rule for this library, and a prefill's scratch do not fit."""
         cache = self._allocation(context, batch).allocated_bytes
-        needed = cache + HIDDEN_COPIES * batch * context * (self.request.spec.hidden_size or 0) * 4 + SPARE
+        needed = cache + scratch_bytes(self.request, context, batch)
         if needed > available:
             raise KvcalcError(
                 f"{context:,} tokens x {batch} ask for {memory(needed)} (cache {memory(cache)}) beside the weights, "

@@ -8,7 +8,7 @@ from kvcalc.errors import KvcalcError
 from kvcalc.profiler.device import Device
 from kvcalc.profiler.documents import DecodeDocument, HeldDocument, MachineDocument, RuleDocument
 from kvcalc.profiler.ops import decode_ops
-from kvcalc.profiler.predict import Prediction, rows_by_place
+from kvcalc.profiler.predict import Prediction
 from kvcalc.profiler.ranks import ALONE, Ranks
 from kvcalc.profiler.request import ProfileRequest
 from kvcalc.profiler.series import Series
@@ -110,7 +110,7 @@ class PointRun(Point):
     def _components(self, session: Session) -> list[HeldDocument]:
         predicted = self.prediction.components()
         held = [0] * len(predicted)
-        rows = rows_by_place(self.prediction.size)
+        rows = self.prediction.row_of
         for place, held_one in session.allocated():
             if place is not None and held_one.is_component:
                 held[rows[place]] += held_one.used_bytes
@@ -197,7 +197,7 @@ class PointRun(Point):
 
     def _note_reads(self, session: Session, before: dict[Place, int]) -> None:
         """What the last step read of each row, and what was predicted for it."""
-        rows = rows_by_place(self.prediction.size)
+        rows = self.prediction.row_of
         counted, after = [0] * len(self.document["components"]), session.read_bytes()
         for place, row_index in rows.items():
             counted[row_index] += after[place] - before[place]

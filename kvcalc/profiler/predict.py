@@ -12,9 +12,8 @@ import msgspec
 from kvcalc.cache.component import Component
 from kvcalc.cache.formats import find_format
 from kvcalc.cache.layout import Part, joined
-from kvcalc.reference.step import Place
 from kvcalc.sizing.need import CacheSize
-from kvcalc.sizing.rows import Row, row_key
+from kvcalc.sizing.rows import Row, rows_by_place
 
 INDEX_BYTES = 8
 
@@ -34,6 +33,7 @@ class Prediction:
         self.size, self.page = size, page
         self.batch, self.tokens = size.workload.batch, size.workload.context_tokens
         self.rows = [self._on_rank(row) for row in size.rows]
+        self.row_of = rows_by_place(size.layers, size.packer)
 
     def _on_rank(self, row: Row) -> Row:
         packer, sharding = self.size.packer, self.size.sharding
@@ -125,15 +125,3 @@ class Prediction:
 
 
 _OPEN_ROWS = "values and gates of tokens whose entry is not complete, in the model's format"
-
-
-def rows_by_place(size: CacheSize) -> dict[Place, int]:
-    """For each place that keeps something, which row of `size` it belongs to."""
-    order: dict[object, int] = {}
-    found = {}
-    for layer, one in enumerate(size.layers):
-        for position, component in enumerate(one.components):
-            key = row_key(component, size.packer)
-            if key is not None:
-                found[layer, position] = order.setdefault(key, len(order))
-    return found

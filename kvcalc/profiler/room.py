@@ -30,12 +30,16 @@ class Room(NamedTuple):
 def room_for(request: ProfileRequest, context: int, batch: int) -> Room:
     """What one point takes: caches and own rules as predicted, and an estimate of a prefill's scratch."""
     prediction = Prediction(request.size(context, batch), request.page)
-    hidden = request.spec.hidden_size or 0
     return Room(
         cache_bytes=sum(one.stored_bytes for one in prediction.components()),
         rule_bytes=sum(count for _, count in prediction.rules().values()),
-        scratch_bytes=HIDDEN_COPIES * batch * context * hidden * 4 + batch * _choice_bytes(prediction) + SPARE,
+        scratch_bytes=scratch_bytes(request, context, batch) + batch * _choice_bytes(prediction),
     )
+
+
+def scratch_bytes(request: ProfileRequest, context: int, batch: int) -> int:
+    """An estimate of what a prefill holds for a moment: hidden states, and what is not worth an estimate."""
+    return HIDDEN_COPIES * batch * context * (request.spec.hidden_size or 0) * 4 + SPARE
 
 
 def _choice_bytes(prediction: Prediction) -> int:

@@ -31,6 +31,7 @@ from kvcalc.reference.codecs_numbers import (
     ScaleE4M3,
     in_blocks,
 )
+from kvcalc.reference.numbers import PLAIN
 
 if TYPE_CHECKING:
     import torch
@@ -190,8 +191,8 @@ def make_codec(format_name: str, shape: VectorShape, exact: "torch.dtype | None"
     """
     import torch
 
-    if format_name in _PLAIN:
-        return PlainCodec(shape, exact or getattr(torch, _PLAIN[format_name]))
+    if format_name in PLAIN:
+        return PlainCodec(shape, exact or getattr(torch, PLAIN[format_name]))
     if format_name not in _PACKED:
         raise KvcalcError(f"{format_name}: no packing of this format is written here", _HINT)
     return _PACKED[format_name](shape, f"{format_name} for `{shape.name}`")
@@ -199,7 +200,7 @@ def make_codec(format_name: str, shape: VectorShape, exact: "torch.dtype | None"
 
 def packed_formats() -> list[str]:
     """The formats that have a codec, in the order of the format table."""
-    return [*_PLAIN, *_PACKED]
+    return [*PLAIN, *_PACKED]
 
 
 def _byte_buffer(heads: int, width: int) -> Buffer:
@@ -251,8 +252,6 @@ def _latent_row(latent: Packing, rope: Packing, multiple: int = 1) -> _Maker:
 
 _NVFP4 = Scaled(FP4, ScaleE4M3(1), 16)
 _FP8_F32X128 = Scaled(FP8, Float32(4), 128)
-
-_PLAIN = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 _PACKED: dict[str, _Maker] = {
     "fp8": _along_heads(Bare(FP8)),

@@ -11,6 +11,7 @@ from kvcalc.reference.build import Build
 from kvcalc.reference.kinds import Reference, reference_of
 from kvcalc.reference.mixer import Mixer
 from kvcalc.reference.mlp import FeedForward
+from kvcalc.reference.norm import rms_norm
 from kvcalc.reference.projections import Asker, Keeper
 from kvcalc.reference.select import Chooser
 from kvcalc.reference.step import Place, Step
@@ -19,14 +20,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from kvcalc.reference.cache import EntryCache
-
-EPSILON = 1e-6
-
-
-def rms_norm(x: "Tensor") -> "Tensor":
-    """`x` scaled to a mean square of one along its last axis; statistics in fp32 or better."""
-    wide = x if x.element_size() == 8 else x.float()
-    return (wide * (wide.pow(2).mean(-1, keepdim=True) + EPSILON).rsqrt()).to(x.dtype)
 
 
 class Part(NamedTuple):

@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING, Any
 
 from kvcalc.errors import KvcalcError
 from kvcalc.reference.build import Build
+from kvcalc.reference.norm import rms_norm
 from kvcalc.reference.scans import decay_scan, selective_scan
-from kvcalc.reference.stateful import Share, StatefulMixer, cut, in_groups, in_heads, out_of_heads, rms_normed
+from kvcalc.reference.stateful import Share, StatefulMixer, cut, in_groups, in_heads, out_of_heads
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -103,7 +104,7 @@ class Mamba2Mixer(StatefulMixer):
         y = out_of_heads(self._scan(x, b, c, self._exactly(dt), states["ssm"]))
         step.memory = y.to(self.build.dtype)
         gated = in_heads(y * silu(self._exactly(z)), self.head_dim)
-        return self._output(out_of_heads(rms_normed(gated)) * self.weights["norm"])
+        return self._output(out_of_heads(rms_norm(gated)) * self.weights["norm"])
 
     def _scan(self, x: "Tensor", b: "Tensor", c: "Tensor", dt: "Tensor", state: "Tensor") -> "Tensor":
         """The recurrence and the skip, (batch, heads, tokens, head_dim); updates `state`."""

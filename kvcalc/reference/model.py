@@ -11,7 +11,8 @@ from kvcalc.errors import KvcalcError
 from kvcalc.model.spec import ModelSpec
 from kvcalc.reference.build import Build, Rank
 from kvcalc.reference.cache import EntryCache
-from kvcalc.reference.layer import Part, RunningLayer, make_part, rms_norm
+from kvcalc.reference.layer import Part, RunningLayer, make_part
+from kvcalc.reference.norm import rms_norm
 from kvcalc.reference.numbers import torch_dtype
 from kvcalc.reference.step import Place, Step
 from kvcalc.sizing.need import Workload, layers_of, make_packer

@@ -8,12 +8,12 @@ from kvcalc.errors import KvcalcError
 if TYPE_CHECKING:
     import torch
 
-_PLAIN = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+PLAIN = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 def is_plain(format_name: str) -> bool:
     """Whether a format is a type that torch computes in."""
-    return format_name in _PLAIN
+    return format_name in PLAIN
 
 
 def torch_dtype(format_name: str, flag: str) -> "torch.dtype":
@@ -21,6 +21,6 @@ def torch_dtype(format_name: str, flag: str) -> "torch.dtype":
     import torch
 
     name = find_format(format_name, flag).name
-    if name not in _PLAIN:
-        raise KvcalcError(f"{flag} {name}: layers compute in {', '.join(_PLAIN)} here", f"use {flag} bf16")
-    return getattr(torch, _PLAIN[name])
+    if name not in PLAIN:
+        raise KvcalcError(f"{flag} {name}: layers compute in {', '.join(PLAIN)} here", f"use {flag} bf16")
+    return getattr(torch, PLAIN[name])

@@ -10,9 +10,10 @@ from kvcalc.errors import KvcalcError
 from kvcalc.reference.build import Build, Heads
 from kvcalc.reference.mamba import GmuMixer, Mamba1Mixer, Mamba2Mixer
 from kvcalc.reference.mixer import Mixer
+from kvcalc.reference.norm import rms_norm
 from kvcalc.reference.rwkv import RwkvMixer
 from kvcalc.reference.scans import decay_scan, delta_scan, diagonal_scan
-from kvcalc.reference.stateful import Share, StatefulMixer, cut, in_groups, in_heads, out_of_heads, rms_normed
+from kvcalc.reference.stateful import Share, StatefulMixer, cut, in_groups, in_heads, out_of_heads
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,7 +58,7 @@ class GatedDeltaMixer(StatefulMixer):
         convolved = self._exactly(silu(self._convolve(convolved, states["conv"])))
         y = self._scan(convolved, self._exactly(beta), self._exactly(decay), states["delta"])
         gate = silu(in_heads(self._exactly(z), self.v_dim))
-        return self._output(out_of_heads(rms_normed(y) * self.weights["norm"] * gate))
+        return self._output(out_of_heads(rms_norm(y) * self.weights["norm"] * gate))
 
     def _scan(self, convolved: "Tensor", beta: "Tensor", decay: "Tensor", state: "Tensor") -> "Tensor":
         """The delta rule, (batch, value heads, tokens, v_dim); updates `state`."""
@@ -109,7 +110,7 @@ class LinearMixer(StatefulMixer):
         log_decay = in_heads(logsigmoid(decay) / 16, 1)
         y, after = decay_scan(q, k, v, log_decay, self._exactly(states["linear"]))
         states["linear"].copy_(after)
-        return self._output(out_of_heads(rms_normed(y)) * self.weights["norm"] * silu(gate))
+        return self._output(out_of_heads(rms_norm(y)) * self.weights["norm"] * silu(gate))
 
 
 class ShortConvMixer(StatefulMixer):

@@ -124,8 +124,3 @@ def in_groups(x: "Tensor", groups: int) -> "Tensor":
     import torch
 
     return torch.unflatten(x, 1, (groups, -1))
-
-
-def rms_normed(x: "Tensor", epsilon: float = 1e-6) -> "Tensor":
-    """x over the root of its mean square, along the last dimension."""
-    return x * (x.square().mean(-1, keepdim=True) + epsilon).rsqrt()

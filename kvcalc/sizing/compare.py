@@ -26,16 +26,9 @@ def compare_report(sizes: Sequence[CacheSize]) -> Report:
             f"batch {_same(sizes, 'batch')}",
         ),
         tables=(table,),
-        shown_tables=(table if any(size.ranks > 1 for size in sizes) else _without(table, "bytes_per_rank"),),
+        shown_tables=(table if any(size.ranks > 1 for size in sizes) else table.without("bytes_per_rank"),),
         notes=tuple(dict.fromkeys(f"{size.spec.name}: {note.text}" for size in sizes for note in notes_on(size))),
     )
-
-
-def _without(table: Table, key: str) -> Table:
-    """The table without one column."""
-    kept = [index for index, column in enumerate(table.columns) if column.key != key]
-    rows = [[row[index] for index in kept] for row in table.rows]
-    return Table(tuple(table.columns[index] for index in kept), rows, table.title)
 
 
 def ratios(size: CacheSize, first: CacheSize) -> RatiosDocument:

@@ -65,7 +65,7 @@ def build_rows(layers: Sequence[Layer], reads: Sequence[Read], packer: Packer) -
     of_component: dict[int, _Group | None] = {}
     for component in (one for layer in layers for one in layer.components):
         if id(component) not in of_component:
-            key = row_key(component, packer)
+            key = _row_key(component, packer)
             of_component[id(component)] = None if key is None else groups.setdefault(key, _Group(component))
         group = of_component[id(component)]
         if group is not None:
@@ -76,6 +76,18 @@ def build_rows(layers: Sequence[Layer], reads: Sequence[Read], packer: Packer) -
             limit = layers[read.layer].components[read.reader].read_limit(source)
             of_component[id(source)].limits[limit] += 1  # type: ignore[union-attr]
     return tuple(group.row(name, packer) for group, name in zip(groups.values(), _names(groups), strict=True))
+
+
+def rows_by_place(layers: Sequence[Layer], packer: Packer) -> dict[tuple[int, int], int]:
+    """For each layer and position of a component that keeps something, which of the rows it belongs to."""
+    order: dict[Any, int] = {}
+    found = {}
+    for index, layer in enumerate(layers):
+        for position, component in enumerate(layer.components):
+            key = _row_key(component, packer)
+            if key is not None:
+                found[index, position] = order.setdefault(key, len(order))
+    return found
 
 
 class _Group:
@@ -105,7 +117,7 @@ class _Group:
         )
 
 
-def row_key(component: Component, packer: Packer) -> Any:
+def _row_key(component: Component, packer: Packer) -> Any:
     """What the alike components of one row share; None for one that keeps nothing."""
     parts, states = component.parts(WHOLE), component.states(WHOLE)
     if not parts and not states:
