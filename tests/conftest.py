@@ -1,6 +1,7 @@
 """Shared by all tests: the golden files, and the command line run in this process."""
 
 import json
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,10 @@ def kvcalc(capsys):
 
     def run(*arguments: str) -> Answer:
         capsys.readouterr()
+        interrupt = signal.getsignal(signal.SIGINT)
         code = main([str(argument) for argument in arguments])
+        # An interrupted command leaves Ctrl-C ignored for the rest of its process, which is not this one.
+        signal.signal(signal.SIGINT, interrupt)
         captured = capsys.readouterr()
         return Answer(code, captured.out, captured.err)
 

@@ -41,9 +41,10 @@ def profile(
     try:
         document = run(flags)
     except InterruptedRunError as stopped:
-        # Whoever presses it again wants to leave, even while the interpreter is winding down.
+        # Whoever presses it again wants to leave at once; when all is shown, the code stays what it is.
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))
         _show(stopped.document, output)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         return 130
     if document is None:
         return 0
