@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from itertools import islice, product
 
 import msgspec
 
@@ -27,6 +28,10 @@ def keep_layers(spec: ModelSpec, count: int) -> ModelSpec:
     return _cut(spec, picker.filled_up(least, count))
 
 
+MOST_TRIED = 10_000
+"""Combinations of sources that are weighed: far more than any model of the catalogue has."""
+
+
 class _Picker:
     """Which layers to keep: their sorts, and what each reads."""
 
@@ -41,13 +46,24 @@ class _Picker:
         self.sorts = [first.setdefault(encoded[id(layer)], index) for index, layer in enumerate(spec.layers)]
 
     def must_keep(self) -> set[int]:
-        """One layer of each sort with its sources; readers prefer a source that is kept anyway."""
-        kept: set[int] = set()
-        for sort in sorted(set(self.sorts), key=lambda one: (one in self.reads, one)):
-            alike = [index for index, other in enumerate(self.sorts) if other == sort]
-            if not kept & set(alike):
-                kept |= min((self._with_sources(index) for index in alike), key=lambda more: len(more - kept))
-        return kept
+        """The fewest layers that show every sort with its sources: whatever readers leave unseen is one layer more."""
+        choices = [self._choices(sort) for sort in sorted(set(self.sorts)) if sort in self.reads]
+        tried = (set[int]().union(*chosen) for chosen in islice(product(*choices), MOST_TRIED))
+        kept = min(tried, key=lambda some: (len(some) + len(self._unseen(some)), sorted(some)))
+        return kept | self._unseen(kept)
+
+    def _unseen(self, kept: set[int]) -> set[int]:
+        """The first layer of each sort that is not among `kept`."""
+        return set(self.sorts) - {self.sorts[index] for index in kept}
+
+    def _choices(self, sort: int) -> list[set[int]]:
+        """For each set of sources that layers of a sort read, the first such layer with them."""
+        found: dict[frozenset[int], set[int]] = {}
+        for index, other in enumerate(self.sorts):
+            if other == sort:
+                needed = self._with_sources(index)
+                found.setdefault(frozenset(needed - {index}), needed)
+        return list(found.values())
 
     def _with_sources(self, index: int) -> set[int]:
         found, waiting = set(), [index]

@@ -170,3 +170,11 @@ def test_weights_in_files_are_of_the_whole_model_and_draft_layers_are_left_out()
     assert spec.draft_layers
     cut = keep_layers(spec, 2)
     assert (cut.draft_layers, cut.checkpoint) == ((), None)
+
+
+def test_a_reader_decides_which_of_two_alike_owners_is_kept():
+    """Two layers of one sort, of which the second is read: the first shows nothing that the second does not."""
+    owner = {"kind": "kv", "q_heads": 4, "kv_heads": 2, "head_dim": 32}
+    spec = model(owner, owner, {"kind": "shared", "source": "previous", "q_heads": 4})
+    assert least_of(spec) == 2
+    assert places(spec, keep_layers(spec, 2)) == [1, 2]
