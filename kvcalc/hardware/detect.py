@@ -9,6 +9,7 @@ import msgspec
 
 from kvcalc.errors import KvcalcError, shorten
 from kvcalc.hardware.gpus import Gpu, find_gpu, match_device
+from kvcalc.units import memory
 
 AUTO = "auto"
 """What stands for the GPU of this machine."""
@@ -58,8 +59,8 @@ def detect() -> tuple[Gpu | None, str, int]:
     if not devices:
         raise KvcalcError("no NVIDIA or AMD driver answers", _NAME_IT)
     if len(devices) > 1:
-        names = ", ".join(sorted({name for name, _ in devices}))
-        raise KvcalcError(f"this machine has more than one kind of GPU: {shorten(names, 200)}", _NAME_IT)
+        kinds = "; ".join(sorted(_kind(*device) for device in devices))
+        raise KvcalcError(f"this machine has more than one kind of GPU: {shorten(kinds, 200)}", _NAME_IT)
     name, total_bytes = devices.pop()
     gpu = match_device(name, total_bytes)
     if total_bytes is not None:
@@ -73,6 +74,10 @@ _Device = tuple[str, int | None]
 """The name that a driver prints, and all memory in bytes where it tells."""
 
 
+def _kind(name: str, total_bytes: int | None) -> str:
+    return name if total_bytes is None else f"{name} with {memory(total_bytes)}"
+
+
 def _ask_nvidia() -> list[_Device]:
     """Every GPU of nvidia-smi; empty where it is not there or finds none."""
     answer = _run(("nvidia-smi", "--query-gpu=name,memory.total,mig.mode.current", "--format=csv,noheader,nounits"))
@@ -84,16 +89,16 @@ def _nvidia_device(line: str) -> _Device:
     cells = [cell.strip() for cell in line.split(",")]
     if len(cells) != len(("name", "memory", "mig")) or not cells[0] or not _is_memory(cells[1]):
         raise KvcalcError(f"nvidia-smi answers {shorten(line)!r}, which is no GPU", _NAME_IT)
-    name, memory, mig = cells
+    name, mebibytes, mig = cells
     if mig.casefold() == "enabled":
         raise KvcalcError(
             f"MIG cuts {shorten(name)} up, and a process sees one slice", "say what the slice holds: --gpu-memory 10GiB"
         )
-    return name, int(memory) * _MIB if memory.isdecimal() else None
+    return name, int(mebibytes) * _MIB if mebibytes.isdecimal() else None
 
 
 def _is_memory(cell: str) -> bool:
-    return cell.isdecimal() and int(cell) > 0 or cell.casefold() in ("[n/a]", "[not supported]")
+    return int(cell) > 0 if cell.isdecimal() else cell.casefold() in ("[n/a]", "[not supported]")
 
 
 def _ask_rocm() -> list[_Device]:
@@ -116,7 +121,9 @@ def _rocm_device(card: dict[str, Any]) -> _Device:
 def _run(command: Sequence[str]) -> str:
     """What a driver's tool prints; nothing where it is not there or fails."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_SECONDS)  # noqa: S603
+        done = subprocess.run(  # noqa: S603
+            command, check=False, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_SECONDS
+        )
     except subprocess.TimeoutExpired as error:
         raise KvcalcError(f"{command[0]} does not answer within {_TIMEOUT_SECONDS:g} s", _NAME_IT) from error
     except OSError:

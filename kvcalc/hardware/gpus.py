@@ -103,7 +103,7 @@ def find_gpu(name: str) -> Gpu:
     key, family = _key(name), _family(name)
     found = _by_name().get(key)
     # `h200` is what drivers print for one card, but people say it of two; only `NVIDIA H200` is a driver's word.
-    if found is not None and (len(family) == 1 or key in _own_keys(found) or _is_printed(name)):
+    if found is not None and (len(family) <= 1 or key in _own_keys(found) or _is_printed(name)):
         return found
     if len(family) == 1:
         return family[0]

@@ -6,12 +6,18 @@ from typing import cast
 
 import msgspec
 
-from kvcalc.documents import DeviceDocument, FigureDocument, GpuDocument, GpusDocument, ListedGpuDocument
 from kvcalc.errors import KvcalcError, shorten
 from kvcalc.hardware.detect import AUTO, detect
+from kvcalc.hardware.documents import (
+    DeviceDocument,
+    FigureDocument,
+    GpuDocument,
+    GpusDocument,
+    ListedGpuDocument,
+)
 from kvcalc.hardware.gpus import Figure, Gpu, find_gpu, load_gpus, load_sources
 from kvcalc.report import Column, Report, Table, Value
-from kvcalc.units import BYTE_RATES, FLOP_RATES, decimal, exact_bytes, plain
+from kvcalc.units import exact_bytes, plain
 
 SCHEMA = "kvcalc.gpus/1"
 SHOW_SCHEMA = "kvcalc.gpu/1"
@@ -142,9 +148,9 @@ def _lines(document: GpuDocument) -> Iterator[str]:
 def _print(field: str, value: int) -> str:
     """A figure as people read it, by the unit that its name ends in."""
     if field.startswith("dense_flops"):
-        return decimal(value, FLOP_RATES)
+        return f"{plain(Fraction(value, _SCALES['flops']))} TFLOP/s"
     if field.endswith("_per_second"):
-        return decimal(value, BYTE_RATES)
+        return f"{plain(Fraction(value, _SCALES['rate']))} GB/s"
     return exact_bytes(value) if field.endswith("_bytes") else plain(value)
 
 
