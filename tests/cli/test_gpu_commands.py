@@ -58,7 +58,7 @@ def test_show_has_every_figure_with_its_source(kvcalc, gpu):
     figures = {figure["figure"]: (figure["value"], figure["source"]) for figure in document["figures"]}
     assert figures == {field: (figure.value, load_sources()[figure.source]) for field, figure in gpu.figures()}
     assert not set(document["unknown"]) & set(figures)
-    assert len(document["unknown"]) + len(figures) == 13  # eight figures and five rates
+    assert len(document["unknown"]) + len(figures) == 14  # nine figures and five rates
     assert (document["name"], document["note"], document["device"]) == (gpu.name, gpu.note, None)
 
 
