@@ -163,7 +163,10 @@ def context_of(launch):
         disable_radix_cache=flag("disable_radix_cache", False),
     )
     parallel = SimpleNamespace(
-        attn_tp_size=flag("attention_tp", 1), attn_dcp_size=flag("dcp", 1), pp_size=1, world_group=SimpleNamespace(cpu_group=None)
+        attn_tp_size=flag("attention_tp", 1),
+        attn_dcp_size=flag("dcp", 1),
+        pp_size=1,
+        world_group=SimpleNamespace(cpu_group=None),
     )
     strategy = flag("strategy", "extra_buffer")
     execution = SimpleNamespace(
@@ -182,7 +185,13 @@ def context_of(launch):
     )
     disagg = SimpleNamespace(disaggregation_mode="null", disaggregation_decode_extra_slots=0)
     return Context(
-        spec=spec, schedule=schedule, memory=memory, parallel=parallel, execution=execution, disagg=disagg, draft_tokens=drafts
+        spec=spec,
+        schedule=schedule,
+        memory=memory,
+        parallel=parallel,
+        execution=execution,
+        disagg=disagg,
+        draft_tokens=drafts,
     )
 
 
@@ -258,7 +267,15 @@ def sized(case, pools, configurator):
 
     launch, model = case["launch"], case["model"]
     context = context_of(launch)
-    publish(context, (pools, configurator, importlib.import_module("sglang.srt.mem_cache.deepseek_v4_memory_pool"), importlib.import_module("sglang.srt.mem_cache.allocation_sizing")))
+    publish(
+        context,
+        (
+            pools,
+            configurator,
+            importlib.import_module("sglang.srt.mem_cache.deepseek_v4_memory_pool"),
+            importlib.import_module("sglang.srt.mem_cache.allocation_sizing"),
+        ),
+    )
     named = launch.get("kv_cache_dtype", "bf16")
     dtype = {"bf16": torch.bfloat16, "fp8_e4m3": torch.float8_e4m3fn, "mxfp8": torch.float8_e4m3fn}[named]
     config = model_of(model, context)
