@@ -5,13 +5,15 @@ ask only what stands on `Component`; none of them knows a kind by name.
 """
 
 import math
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, Self
 
 import msgspec
 
 from kvcalc.cache.formats import find_format
 from kvcalc.cache.layout import Part
+from kvcalc.cache.matrix import Matrix
 from kvcalc.cache.sharding import WHOLE, Sharding
+from kvcalc.cache.span import Span, State, at_most
 from kvcalc.errors import KvcalcError
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
@@ -25,7 +27,6 @@ FormatMap = dict[str, str]
 
 MODEL_FORMAT = "model"
 
-
 RESERVED_LABELS = frozenset({"k", "v", "previous", "kv_cache", "weights"})
 """What `--kv-dtype`, `source:` and the CSV mean by themselves."""
 
@@ -35,45 +36,6 @@ HINT_MARK = " // "
 def contradiction(message: str, hint: str) -> str:
     """A complaint that a struct can raise through msgspec, which passes on one string only."""
     return f"{message}{HINT_MARK}{hint}"
-
-
-class Span(NamedTuple):
-    """How many entries `n` tokens leave behind: one per `ratio` tokens, at most `cap`."""
-
-    ratio: int = 1
-    cap: int | None = None
-
-    def entries(self, tokens: Any) -> Any:
-        """Entries kept after `tokens` tokens; an integer, or an array where `tokens` is one."""
-        return at_most(tokens // self.ratio, self.cap)
-
-
-class State(NamedTuple):
-    """One state that does not grow. `format` is a pin, `model` for the model's own, or None for the state format."""
-
-    name: str
-    shape: tuple[int, ...]
-    format: str | None
-    is_convolution: bool = False
-    """Whether it is the last columns of a convolution, its width first and kernel - 1 last in the shape."""
-
-    @property
-    def width(self) -> int:
-        """Numbers in one column of a convolution."""
-        return math.prod(self.shape[:-1])
-
-    @property
-    def values(self) -> int:
-        """How many numbers the state holds."""
-        return math.prod(self.shape)
-
-
-def at_most(count: Any, limit: int | None) -> Any:
-    """min(count, limit) for an integer and for a whole array of them; no limit where it is None."""
-    if limit is None:
-        return count
-    # Written with abs() because min() cannot compare arrays and numpy must not be imported for one number.
-    return (count + limit - abs(count - limit)) // 2
 
 
 class Component(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
@@ -152,6 +114,10 @@ class Component(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", for
     def entries_read(self, tokens: Any) -> Any:
         """How many entries one decode step of its own layer reads."""
         return at_most(self.entries(tokens), self.top_k)
+
+    def pairs(self, tokens: Any, limit: int | None = None) -> Any:
+        """Pairs of a query and an entry that `tokens` tokens make as each reads what stands before it."""
+        return self.span.pairs(tokens, limit)
 
     @property
     def geometry(self) -> str:
@@ -233,6 +199,22 @@ class Component(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", for
         own = self.projection_parameters(hidden, source, sharding)
         return None if own is None else own + sharding.share(self.extra_parameters)
 
+    def matrices(self, hidden: int, source: "Component | None", sharding: Sharding) -> tuple[Matrix, ...]:
+        """What one token is multiplied with on the fullest rank: here all its parameters as a matrix in and one out."""
+        inner = (self.parameter_count(hidden, source, sharding) or 0) // (2 * hidden)
+        return (Matrix(inner, hidden), Matrix(hidden, inner)) if inner else ()
+
+    def query_matrices(self, hidden: int, q_heads: int, sharding: Sharding) -> tuple[Matrix, ...]:
+        """The Q and O projections of `q_heads` heads that read this cache, on one rank."""
+        return ()
+
+    def pair_flops(self, q_heads: int, is_prompt: bool) -> int:
+        """FLOPs of one token's `q_heads` query heads with one entry: scores and weighted sum.
+
+        A decode step works on what is kept; a prompt may be spelled out first (`is_prompt`).
+        """
+        return 0
+
     @property
     def stated_parameters(self) -> int:
         """How many of its parameters a spec states as a number, without saying what they are."""
@@ -278,6 +260,12 @@ class Attended(Component, frozen=True, kw_only=True):
 
     def tokens_in_sight(self, tokens: Any) -> Any:
         return tokens if self.chunk is None else (tokens - 1) % self.chunk + 1
+
+    def pairs(self, tokens: Any, limit: int | None = None) -> Any:
+        if self.chunk is None:
+            return self.span.pairs(tokens, limit)
+        rest = tokens % self.chunk
+        return tokens // self.chunk * self.span.pairs(self.chunk, limit) + self.span.pairs(rest, limit)
 
     def unbounded(self) -> Self:
         return msgspec.structs.replace(self, window=None, chunk=None, sinks=0)

@@ -10,9 +10,10 @@ its columns) and in a few models by their own code.
 from collections.abc import Iterator
 from typing import ClassVar
 
-from kvcalc.cache.component import Component, State
+from kvcalc.cache.component import Component
 from kvcalc.cache.formats import find_format
 from kvcalc.cache.sharding import WHOLE
+from kvcalc.cache.span import State
 from kvcalc.engines.engine import Allocation, Capacity, Card, Engine
 from kvcalc.engines.held import held_capacity
 from kvcalc.errors import KvcalcError

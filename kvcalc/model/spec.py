@@ -4,13 +4,27 @@
 model itself, every layer in order and every reader paired with the cache that it reads.
 """
 
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
 from kvcalc.cache.component import Component, Count, CountOrZero, ExtraParameters, Parameters, contradiction
 from kvcalc.cache.kinds import AnyComponent
+from kvcalc.cache.matrix import Matrix
 from kvcalc.cache.sharding import WHOLE, Sharding
+
+
+class Routed(NamedTuple):
+    """The routed experts on one rank: `held` of `experts`, of which a token passes `active`."""
+
+    held: int
+    experts: int
+    active: int
+    matrices: tuple[Matrix, ...]
+
+    def touched(self, tokens: Any) -> Any:
+        """How many of the held experts `tokens` tokens reach, on average, if each chooses evenly and alone."""
+        return self.held * (1 - (1 - self.active / self.experts) ** tokens)
 
 
 class Mlp(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
@@ -40,6 +54,27 @@ class Mlp(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_un
     def router_parameters(self, hidden: int) -> int:
         """Parameters of what chooses among experts, whole on every rank."""
         return 0
+
+    def matrices(self, hidden: int, sharding: Sharding) -> tuple[Matrix, ...]:
+        """What every token is multiplied with on the fullest rank: up and gate in one matrix, and down."""
+        if self.parameters is not None:
+            inner = sharding.share(self.parameters + self.extra_parameters) // (2 * hidden)
+            return Matrix(inner, hidden), Matrix(hidden, inner)
+        own = self._pair(hidden, self._inner_for_all, sharding)
+        extra = sharding.share(max(0, self.extra_parameters)) // hidden
+        return (*own, Matrix(extra, hidden)) if extra else own
+
+    def routed(self, hidden: int, experts: Sharding) -> Routed | None:
+        """The experts that tokens choose among on the fullest rank, None where there are none."""
+        return None
+
+    @property
+    def _inner_for_all(self) -> int:
+        return self.intermediate_size or 0
+
+    def _pair(self, hidden: int, inner: int, sharding: Sharding) -> tuple[Matrix, ...]:
+        inner = sharding.share(inner)
+        return (Matrix((2 if self.gated else 1) * inner, hidden), Matrix(hidden, inner)) if inner else ()
 
     @property
     def stated_parameters(self) -> int:
@@ -86,6 +121,20 @@ class Moe(Mlp, frozen=True, kw_only=True, tag="moe"):
 
     def router_parameters(self, hidden: int) -> int:
         return (self.experts or 0) * (hidden + (1 if self.bias else 0)) if self.router else 0
+
+    def matrices(self, hidden: int, sharding: Sharding) -> tuple[Matrix, ...]:
+        router = (Matrix(self.experts, hidden),) if self.router and self.experts and self.parameters is None else ()
+        return (*router, *super().matrices(hidden, sharding))
+
+    def routed(self, hidden: int, experts: Sharding) -> Routed | None:
+        if self.parameters is not None or not (self.experts and self.active and self.intermediate_size):
+            return None
+        one = self._pair(hidden, self.intermediate_size, experts)
+        return Routed(-(-self.experts // experts.ep), self.experts, self.active, one)
+
+    @property
+    def _inner_for_all(self) -> int:
+        return self.shared * (self.shared_intermediate_size or self.intermediate_size or 0)
 
     def _all(self, hidden: int, sharding: Sharding, experts: Sharding) -> int | None:
         expert = self._projections(hidden, self.intermediate_size, experts)

@@ -56,7 +56,7 @@ def weights_per_rank(size: CacheSize, *, attention_dp: bool = False) -> RankWeig
     Weights that were read from files are divided as the parameters are.
     """
     sharding = size.sharding
-    experts = _experts(sharding, attention_dp)
+    experts = spread_experts(sharding, attention_dp)
     counts = [count_stage(size.spec, stage, sharding, experts) for stage in size.stages]
     known = [count for count in counts if count is not None]
     if len(known) < len(counts) or size.parameters.total is None:
@@ -69,7 +69,7 @@ def weights_per_rank(size: CacheSize, *, attention_dp: bool = False) -> RankWeig
     return RankWeights(stages, "assumed" if reasons else "exact", why)
 
 
-def _experts(sharding: Sharding, attention_dp: bool) -> Sharding:
+def spread_experts(sharding: Sharding, attention_dp: bool) -> Sharding:
     """How routed experts are spread: whole ones over `ep`, each cut over the ranks that are left."""
     ranks = sharding.tp * (sharding.dp if attention_dp else 1)
     return Sharding(tp=max(1, ranks // sharding.ep), ep=sharding.ep)

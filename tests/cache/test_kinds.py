@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import KEYS, component
 
-from kvcalc.cache.component import at_most
 from kvcalc.cache.kinds import KINDS, AnyComponent
 from kvcalc.cache.sharding import WHOLE, Sharding
+from kvcalc.cache.span import at_most
 
 tokens = st.integers(1, 5000)
 every_kind = st.sampled_from(sorted(KINDS)).flatmap(component)

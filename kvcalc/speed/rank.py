@@ -1,0 +1,174 @@
+"""What the fullest rank multiplies and reads, layer by layer, with alike things counted once."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from kvcalc.cache.component import Component
+from kvcalc.cache.matrix import Matrix
+from kvcalc.cache.sharding import Sharding
+from kvcalc.errors import KvcalcError
+from kvcalc.model.spec import Layer, Routed
+from kvcalc.sizing.need import CacheSize
+from kvcalc.sizing.shards import spread_experts
+
+
+class Attending(NamedTuple):
+    """`q_heads` query heads of a rank that read a cache, at most `limit` entries a query."""
+
+    owner: Component
+    limit: int | None
+    q_heads: int
+    entry_bytes: int
+    selects: bool
+    starts_kernel: bool
+    """Whether it is the first cache that its layer's attention reads: caches beside it are read by the same kernel."""
+
+
+class Stack(msgspec.Struct, frozen=True):
+    """Some of a model's layers on one rank; each mapping counts alike things over the layers."""
+
+    layers: int
+    mixer: dict[Matrix, int]
+    feed_forward: dict[Matrix, int]
+    experts: dict[Routed, int]
+    attending: tuple[tuple[Attending, int], ...]
+    state_bytes: dict[int, int]
+    state_values: int
+    written_bytes: int
+    """Bytes that one token adds to the caches."""
+    mixers: int
+    """Layers whose mixer ends in a sum over the ranks."""
+
+    @property
+    def weight_values(self) -> int:
+        """Weights in all matrices, routed experts left out."""
+        matrices = (*self.mixer.items(), *self.feed_forward.items())
+        return sum(matrix.values * count for matrix, count in matrices)
+
+
+class RankModel(msgspec.Struct, frozen=True):
+    """A model on one rank: layers that see a whole prompt, those that see its end only, and the LM head."""
+
+    size: CacheSize
+    lower: Stack
+    upper: Stack
+    replay: int
+    """The last tokens of a prompt that the upper layers see."""
+    head: Matrix
+    hidden: int
+    attention_dp: bool
+    encoder: Stack | None
+    encoder_tokens: int
+    stage_shares: tuple[float, ...]
+    """The share of the layers that each pipeline stage holds."""
+
+    @property
+    def sharding(self) -> Sharding:
+        """How it is spread."""
+        return self.size.sharding
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether tokens are routed anywhere."""
+        return bool(self.lower.experts or self.upper.experts)
+
+
+def rank_model(size: CacheSize, attention_dp: bool = False) -> RankModel:
+    """`size` as one rank sees it; KvcalcError where the spec states too little to count the weights."""
+    spec = size.spec
+    if spec.hidden_size is None or size.parameters.total is None:
+        raise KvcalcError(f"{spec.name}: {size.parameters.unknown or 'its weights are unknown'}", "complete its spec")
+    builder = _Builder(size, attention_dp, spec.hidden_size)
+    cut = spec.prefill_layers or len(spec.layers)
+    encoder_tokens = max((one.span.cap or 0 for layer in spec.layers for one in layer.components
+                          if one.is_encoder_fed), default=0)  # fmt: skip
+    return RankModel(
+        size=size,
+        lower=builder.stack(0, cut),
+        upper=builder.stack(cut, len(size.layers)),
+        replay=max(
+            [1, *(one.span.cap or 0 for layer in spec.layers[cut:] for one in layer.components if one.span.cap)]
+        ),
+        head=Matrix(size.sharding.share(spec.vocab_size or 0), spec.hidden_size),
+        hidden=spec.hidden_size,
+        attention_dp=attention_dp,
+        encoder=builder.stack_of(spec.encoder) if spec.encoder and encoder_tokens else None,
+        encoder_tokens=encoder_tokens,
+        stage_shares=tuple((end - first) / len(size.layers) for first, end in size.stages),
+    )
+
+
+class _Builder:
+    """One pass over the layers of a size."""
+
+    def __init__(self, size: CacheSize, attention_dp: bool, hidden: int) -> None:
+        self.size, self.hidden, self.sharding = size, hidden, size.sharding
+        self.experts = spread_experts(size.sharding, attention_dp)
+        self.sources = size.spec.source_of()
+
+    def stack(self, first: int, end: int) -> Stack:
+        return self.stack_of(self.size.layers[first:end], first)
+
+    def stack_of(self, layers: Sequence[Layer], first: int = -1_000_000) -> Stack:
+        mixer: Counter[Matrix] = Counter()
+        feed_forward: Counter[Matrix] = Counter()
+        experts: Counter[Routed] = Counter()
+        attending: dict[tuple[object, ...], tuple[Attending, int]] = {}
+        states: Counter[int] = Counter()
+        values = 0
+        for index, layer in enumerate(layers, first):
+            mixer.update(self._mixer(index, layer))
+            if layer.mlp is not None:
+                feed_forward.update(layer.mlp.matrices(self.hidden, self.sharding))
+                routed = layer.mlp.routed(self.hidden, self.experts)
+                experts.update([routed] if routed else [])
+            for one in self._attending(index, layer):
+                # A component is no key: what it translates formats to is a dictionary.
+                key = id(one.owner), *one[1:]
+                attending[key] = one, attending.get(key, (one, 0))[1] + 1
+            states.update(filter(None, map(self._state_bytes, layer.components)))
+            values += sum(state.values for one in layer.components for state in one.states(self.sharding))
+        components = [one for layer in layers for one in layer.components]
+        return Stack(
+            layers=len(layers),
+            mixer=dict(mixer),
+            feed_forward=dict(feed_forward),
+            experts=dict(experts),
+            attending=tuple(attending.values()),
+            state_bytes=dict(states),
+            state_values=values,
+            written_bytes=sum(self._entry_bytes(one) for one in components if not one.is_encoder_fed),
+            mixers=sum(bool(layer.components) for layer in layers),
+        )
+
+    def _mixer(self, index: int, layer: Layer) -> Iterator[Matrix]:
+        for position, one in enumerate(layer.components):
+            yield from one.matrices(self.hidden, self.sources.get((index, position)), self.sharding)
+        extra = self.sharding.share(max(0, layer.extra_parameters)) // self.hidden
+        if extra:
+            yield Matrix(extra, self.hidden)
+
+    def _attending(self, index: int, layer: Layer) -> Iterator[Attending]:
+        """Every cache that a step of the layer reads: its own ones, and those of its `shared` components."""
+        asked = next((one.queries for one in layer.components if one.queries and not one.selects), 0)
+        is_first = True
+        for position, one in enumerate(layer.components):
+            owner, limit = one, one.top_k
+            source = self.sources.get((index, position))
+            if source is not None:
+                owner, limit = source, one.read_limit(source)
+            if not owner.keeps_entries:
+                continue
+            heads = self.sharding.heads(one.queries or asked or 1)
+            starts = is_first or owner.selects
+            is_first = is_first and owner.selects
+            yield Attending(owner, limit, heads, self._entry_bytes(owner), owner.selects, starts)
+
+    def _entry_bytes(self, component: Component) -> int:
+        return self.size.packer.entry_bytes(component, self.sharding)
+
+    def _state_bytes(self, component: Component) -> int:
+        return self.size.packer.state_bytes(component, self.sharding)

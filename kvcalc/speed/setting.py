@@ -1,0 +1,73 @@
+"""From a model, a GPU and how they are used to a setting, and from a setting to the costs of a pass."""
+
+from typing import Any
+
+import msgspec
+
+from kvcalc.cache.formats import AUTO
+from kvcalc.cache.sharding import Sharding
+from kvcalc.model.spec import ModelSpec
+from kvcalc.sizing.need import Workload, size_workload
+from kvcalc.speed.machine import Machine, find_machine
+from kvcalc.speed.rank import rank_model
+from kvcalc.speed.terms import Cost, Pass, Setting, pass_costs
+from kvcalc.speed.weights import weight_numbers
+
+
+class Use(msgspec.Struct, frozen=True):
+    """How a model is used: formats by name (None leaves them to the spec), and how it is spread over GPUs.
+
+    `attention_dp`: data-parallel ranks share the routed experts. `encoder_tokens` replaces the spec's own.
+    """
+
+    weights: str | None = None
+    kv_dtype: str = AUTO
+    dtype: str | None = None
+    state_dtype: str | None = None
+    encoder_tokens: int | None = None
+    sharding: Sharding = Sharding()
+    attention_dp: bool = False
+
+
+def make_setting(spec: ModelSpec, machine: Machine, use: Use) -> Setting:
+    """The model on one rank of `machine`, ready to be priced."""
+    from kvcalc.speed.weights import RECIPES
+
+    is_recipe = (use.weights or "").casefold() in RECIPES
+    work = Workload(
+        context_tokens=1,
+        kv_dtype=use.kv_dtype,
+        dtype=use.dtype,
+        weights=None if is_recipe else use.weights,
+        state_dtype=use.state_dtype,
+        encoder_tokens=use.encoder_tokens,
+    )
+    size = size_workload(spec, work, use.sharding)
+    model = rank_model(size, use.attention_dp)
+    weights = use.weights or size.packer.dtype
+    numbers = weight_numbers(weights, size.packer.dtype, machine.gpu, model.has_experts)
+    return Setting(model, numbers, machine)
+
+
+def machine_for(gpu: str, engine: str | None, use: Use) -> Machine:
+    """The machine under a use: ranks that exchange activations need a link."""
+    sharding = use.sharding
+    ranks = sharding.tp * sharding.pp * (sharding.dp if use.attention_dp else 1)
+    return find_machine(gpu, engine, ranks)
+
+
+def decode_costs(setting: Setting, batch: Any, context: Any, drafted: int = 0) -> list[Cost]:
+    """One step of `batch` sequences of `context` tokens: on a rank, and a micro-batch of its pipeline."""
+    sharding = setting.model.sharding
+    per_rank = -(-batch // (sharding.dp * sharding.pp))
+    return pass_costs(setting, Pass(per_rank, 1 + drafted, context, is_prompt=False))
+
+
+def prefill_costs(setting: Setting, tokens: Any, kept: Any = 0, batch: Any = 1) -> list[Cost]:
+    """A prompt of `tokens` tokens behind `kept` that are in the cache already, `batch` of them at once on a rank."""
+    return pass_costs(setting, Pass(batch, tokens, kept + tokens, is_prompt=True))
+
+
+def seconds_of(costs: list[Cost]) -> Any:
+    """All costs together."""
+    return sum(cost.seconds for cost in costs)

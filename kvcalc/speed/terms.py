@@ -1,0 +1,316 @@
+"""The terms of a pass: each says which kernels it starts, what they move and what they compute, as seconds.
+
+A kernel takes `start + ((bytes / reached bandwidth)^3 + (FLOPs / reached rate)^3)^(1/3)`. Everything is written for
+numbers and for numpy arrays of batches and contexts alike.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from kvcalc.cache.component import Component
+from kvcalc.cache.matrix import Matrix
+from kvcalc.cache.span import at_most
+from kvcalc.model.spec import Routed
+from kvcalc.speed.machine import Machine
+from kvcalc.speed.rank import Attending, RankModel, Stack
+from kvcalc.speed.weights import Numbers, WeightNumbers
+
+ACTIVATION_BYTES = 2
+US = 1e-6
+
+
+class Pass(NamedTuple):
+    """`sequences` sequences on a rank that bring `new` tokens each and have `context` with them, `is_prompt` or not."""
+
+    sequences: Any
+    new: Any
+    context: Any
+    is_prompt: bool
+
+    @property
+    def tokens(self) -> Any:
+        """Tokens that the matrices see."""
+        return self.sequences * self.new
+
+
+class Cost(NamedTuple):
+    """Seconds of one kind of kernel: started, moving bytes and computing as reached, and the last two at the peak.
+
+    `moves` is what is moved: `weights`, `KV cache`, `activations` or `link`; `rate` is the format of the arithmetic.
+    """
+
+    term: str
+    start: Any
+    moving: Any = 0.0
+    working: Any = 0.0
+    floor_moving: Any = 0.0
+    floor_working: Any = 0.0
+    moves: str = "weights"
+    rate: str = "bf16"
+
+    @property
+    def overlapped(self) -> Any:
+        """Moving and computing at once: the cubes of both add up."""
+        return (self.moving**3 + self.working**3) ** (1 / 3)
+
+    @property
+    def seconds(self) -> Any:
+        """All of it."""
+        return self.start + self.overlapped
+
+
+class Setting(NamedTuple):
+    """What does not change over a grid: the model on a rank, its numbers and the machine."""
+
+    model: RankModel
+    numbers: WeightNumbers
+    machine: Machine
+
+
+class Term:
+    """One line of an answer."""
+
+    name = ""
+
+    def costs(self, setting: Setting, stack: Stack, step: Pass) -> Iterator[Cost]:
+        """What the layers of `stack` cost in this term."""
+        raise NotImplementedError
+
+
+class Projections(Term):
+    """The matrices of every mixer: Q, K, V and O, or a recurrent layer's in and out."""
+
+    name = "projections"
+
+    def costs(self, setting: Setting, stack: Stack, step: Pass) -> Iterator[Cost]:
+        for matrix, count in stack.mixer.items():
+            numbers = setting.numbers.matrices if matrix.copies == 1 else setting.numbers.sides
+            yield matrix_cost(self.name, setting.machine, matrix, numbers, step.tokens, count)
+
+
+class FeedForward(Term):
+    """Dense MLPs, shared experts and routers: what every token passes."""
+
+    name = "feed-forward"
+
+    def costs(self, setting: Setting, stack: Stack, step: Pass) -> Iterator[Cost]:
+        for matrix, count in stack.feed_forward.items():
+            yield matrix_cost(self.name, setting.machine, matrix, setting.numbers.matrices, step.tokens, count)
+
+
+class Experts(Term):
+    """Routed experts: the weights of those that the batch reaches, and the work of those that a token chose."""
+
+    name = "experts"
+
+    def costs(self, setting: Setting, stack: Stack, step: Pass) -> Iterator[Cost]:
+        sharding = setting.model.sharding
+        tokens = step.tokens * (sharding.dp if setting.model.attention_dp else 1)
+        for routed, count in stack.experts.items():
+            yield self._cost(setting, routed, count, tokens)
+
+    def _cost(self, setting: Setting, routed: Routed, count: int, tokens: Any) -> Cost:
+        machine, numbers = setting.machine, setting.numbers.experts
+        values = sum(matrix.values for matrix in routed.matrices)
+        chosen = tokens * routed.active * routed.held / routed.experts
+        moved = routed.touched(tokens) * values * numbers.bytes_per_value
+        moved = moved + chosen * sum(matrix.width for matrix in routed.matrices) * ACTIVATION_BYTES
+        kernel = machine.kernel(numbers.rate)
+        share = kernel.flops_share * machine.free["experts_share"]
+        start = (machine.free["experts_us"] + len(routed.matrices) * kernel.start_us) * US
+        return _cost(self.name, machine, (count * start, kernel.bandwidth_share, share, numbers.rate),
+                     count * moved, count * 2 * chosen * values)  # fmt: skip
+
+
+class Head(Term):
+    """The LM head over the vocabulary's rows of this rank, for one token a sequence."""
+
+    name = "LM head"
+
+    def costs(self, setting: Setting, stack: Stack, step: Pass) -> Iterator[Cost]:
+        rows = step.sequences if step.is_prompt else step.tokens
+        yield matrix_cost(self.name, setting.machine, setting.model.head, setting.numbers.head, rows, 1)
+
+
+class Attention(Term):
+    """Queries against what the caches keep: a window caps it, a `shared` layer reads it again, top-k bounds it."""
+
+    name = "attention"
+    selects = False
+
+    def costs(self, setting: Setting, stack: Stack, step: Pass) -> Iterator[Cost]:
+        for one, count in stack.attending:
+            if one.selects is self.selects:
+                yield self._cost(setting.machine, one, count, step)
+
+    def _cost(self, machine: Machine, one: Attending, count: int, step: Pass) -> Cost:
+        kernel, rate = machine.kernels["attention"], machine.plain
+        pairs = pairs_of(one, step)
+        flops = count * step.sequences * pairs * one.owner.pair_flops(one.q_heads, step.is_prompt)
+        entries = read_entries(one, step)
+        moved = count * step.sequences * entries * one.entry_bytes
+        share = machine.free["prompt_attention_share" if step.is_prompt else "step_attention_share"]
+        start = count * kernel.start_us * US * self._starts(one)
+        cost = _cost(self.name, machine, (start, kernel.bandwidth_share, share, rate), moved, flops, "KV cache")
+        seen = count * step.sequences * seen_entries(one, step) * one.entry_bytes
+        return cost._replace(floor_moving=seen / machine.bytes_per_second)
+
+    def _starts(self, one: Attending) -> int:
+        return int(one.starts_kernel)
+
+
+class Index(Attention):
+    """Sparse attention's keys scored by the index heads, and the selection of the best."""
+
+    name = "index and top-k"
+    selects = True
+
+    def _starts(self, one: Attending) -> int:
+        return 2
+
+
+class States(Term):
+    """Recurrent states, read and written by every step; a prompt keeps them on chip and works token by token."""
+
+    name = "recurrent states"
+
+    def costs(self, setting: Setting, stack: Stack, step: Pass) -> Iterator[Cost]:
+        machine = setting.machine
+        kernel = machine.kernels["attention"]
+        layers = sum(stack.state_bytes.values())
+        if not layers:
+            return
+        moved = 2 * step.sequences * sum(count * size for size, count in stack.state_bytes.items())
+        flops = _FLOPS_A_STATE * stack.state_values * step.tokens
+        start = layers * kernel.start_us * US
+        share = machine.free["prompt_attention_share"]
+        constants = start, kernel.bandwidth_share, share, machine.plain
+        yield _cost(self.name, machine, constants, moved, flops, "KV cache")
+
+
+_FLOPS_A_STATE = 6
+"""A token decays a number of the state, adds an outer product to it and reads it: three multiply-adds."""
+
+
+class SmallKernels(Term):
+    """Norms, rotary, activations, cache writes: their start, and the passes over the hidden state."""
+
+    name = "small kernels"
+
+    def costs(self, setting: Setting, stack: Stack, step: Pass) -> Iterator[Cost]:
+        machine = setting.machine
+        start = stack.layers * (machine.free["small_kernels_us"] + machine.free.get("layer_us", 0)) * US
+        passes = stack.layers * machine.free["activation_passes"] * setting.model.hidden * ACTIVATION_BYTES
+        moved = step.tokens * (passes + stack.written_bytes)
+        kernel = machine.kernels["bf16"]
+        constants = start, kernel.bandwidth_share, 1.0, machine.plain
+        cost = _cost(self.name, machine, constants, moved, 0.0, "activations")
+        # Engines may fuse all of it into the kernels before and behind: only the cache must be written.
+        return iter([cost._replace(floor_moving=step.tokens * stack.written_bytes / machine.bytes_per_second)])
+
+
+class AllReduce(Term):
+    """Sums over the tensor-parallel ranks behind every mixer and every feed-forward part."""
+
+    name = "all-reduce"
+
+    def costs(self, setting: Setting, stack: Stack, step: Pass) -> Iterator[Cost]:
+        model, ranks = setting.model, setting.model.sharding.tp
+        if ranks == 1:
+            return
+        size = step.tokens * model.hidden * ACTIVATION_BYTES
+        sums = stack.mixers + stack.layers
+        yield _exchange(self.name, setting.machine, sums, ranks, 2 * (ranks - 1) / ranks * size)
+
+
+class AllToAll(Term):
+    """Tokens sent to the experts of other data-parallel ranks, and their answers."""
+
+    name = "all-to-all"
+
+    def costs(self, setting: Setting, stack: Stack, step: Pass) -> Iterator[Cost]:
+        model = setting.model
+        ranks = model.sharding.dp * model.sharding.tp
+        layers = sum(stack.experts.values())
+        if not model.attention_dp or ranks == 1 or not layers:
+            return
+        active = max(routed.active for routed in stack.experts)
+        copies = at_most(active, model.sharding.ep)
+        size = step.tokens / model.sharding.tp * copies * model.hidden * ACTIVATION_BYTES
+        yield _exchange(self.name, setting.machine, 2 * layers, ranks, (ranks - 1) / ranks * size)
+
+
+class Host(Term):
+    """The scheduler, the sampler and the detokeniser: once a step, and for every sequence."""
+
+    name = "host"
+
+    def costs(self, setting: Setting, stack: Stack, step: Pass) -> Iterator[Cost]:
+        free = setting.machine.free
+        yield Cost(self.name, (free["step_us"] + free["sequence_us"] * step.sequences) * US)
+
+
+def pairs_of(one: Attending, step: Pass) -> Any:
+    """Pairs of a query and an entry that one sequence makes in a pass."""
+    if step.is_prompt:
+        return one.owner.pairs(step.context, one.limit) - one.owner.pairs(step.context - step.new, one.limit)
+    return step.new * at_most(one.owner.entries(step.context), one.limit)
+
+
+def read_entries(one: Attending, step: Pass) -> Any:
+    """Entries of one sequence that a pass reads, each once."""
+    kept = one.owner.entries(step.context)
+    return kept if step.is_prompt else at_most(kept, one.limit)
+
+
+def seen_entries(one: Attending, step: Pass) -> Any:
+    """The fewest entries that a pass can read: of a chunk those that its last query sees."""
+    return at_most(one.owner.entries(one.owner.tokens_in_sight(step.context)), one.limit)
+
+
+def matrix_cost(term: str, machine: Machine, matrix: Matrix, numbers: Numbers, tokens: Any, count: int) -> Cost:
+    """`count` products of `tokens` tokens with a matrix."""
+    kernel = machine.kernel(numbers.rate)
+    moved = matrix.values * numbers.bytes_per_value + tokens * matrix.width * ACTIVATION_BYTES
+    constants = count * kernel.start_us * US, kernel.bandwidth_share, kernel.flops_share, numbers.rate
+    cost = _cost(term, machine, constants, count * moved, count * 2 * tokens * matrix.values)
+    # What goes in and comes out may stay on the chip.
+    return cost._replace(floor_moving=count * matrix.values * numbers.bytes_per_value / machine.bytes_per_second)
+
+
+def _cost(
+    term: str,
+    machine: Machine,
+    constants: tuple[Any, float, float, str],
+    moved: Any,
+    flops: Any,
+    moves: str = "weights",
+) -> Cost:
+    start, bandwidth_share, flops_share, rate = constants
+    moving, working = moved / machine.bytes_per_second, flops / machine.rate(rate)
+    return Cost(term, start, moving / bandwidth_share, working / flops_share, moving, working, moves, rate)
+
+
+def _exchange(term: str, machine: Machine, count: int, ranks: int, size: Any) -> Cost:
+    """`count` exchanges of `size` bytes a rank: a start, a little for every further rank, and the link."""
+    start = count * (machine.free["reduce_us"] + machine.free["reduce_peer_us"] * (ranks - 1)) * US
+    link = machine.link_bytes_per_second or 1.0
+    return Cost(term, start, count * size / (link * machine.link_share), moves="link")
+
+
+LAYER_TERMS = (Projections(), FeedForward(), Experts(), Attention(), Index(), States(), SmallKernels(), AllReduce(),
+               AllToAll())  # fmt: skip
+"""The terms of every layer."""
+ONCE_TERMS = (Head(), Host())
+"""The terms of a pass as a whole."""
+
+
+def pass_costs(setting: Setting, step: Pass) -> list[Cost]:
+    """Everything that a pass costs; the upper layers of a model that says so see only the end of a prompt."""
+    model = setting.model
+    upper = step
+    if step.is_prompt and model.upper.layers:
+        upper = step._replace(new=at_most(step.new, model.replay))
+    costs = [cost for term in LAYER_TERMS for cost in term.costs(setting, model.lower, step)]
+    costs += [cost for term in LAYER_TERMS for cost in term.costs(setting, model.upper, upper)]
+    return costs + [cost for term in ONCE_TERMS for cost in term.costs(setting, model.lower, step)]

@@ -1,0 +1,104 @@
+"""In which numbers the matrices of a model lie, and in which ones a GPU multiplies them.
+
+A checkpoint keeps the LM head and the latent's per-head sides in the model's own format, and one of 4 bits quantises
+only the routed experts of a model that has them (gpt-oss, Kimi-K2, nvidia/DeepSeek-R1-FP4 config.json,
+quantization_config.ignore).
+"""
+
+from typing import NamedTuple
+
+import msgspec
+
+from kvcalc.cache.formats import Format, find_format
+from kvcalc.errors import KvcalcError
+from kvcalc.hardware.gpus import Gpu
+from kvcalc.model.importers.ggml_types import BY_NAME
+
+
+class Numbers(NamedTuple):
+    """A weight format: bytes of one weight, and the rate (a key of `dense_flops_per_second`) of its products."""
+
+    name: str
+    bytes_per_value: float
+    rate: str
+
+
+class WeightNumbers(msgspec.Struct, frozen=True):
+    """The numbers of matrices that every token passes, of routed experts, of the LM head and of the latent's sides."""
+
+    matrices: Numbers
+    experts: Numbers
+    head: Numbers
+    sides: Numbers
+    notes: tuple[str, ...] = ()
+
+
+def weight_numbers(weights: str, dtype: str, gpu: Gpu, has_experts: bool) -> WeightNumbers:
+    """The numbers of a model whose weights are asked for as `weights`, a format or a llama.cpp recipe."""
+    own = _numbers(dtype, gpu)
+    recipe = RECIPES.get(weights.strip().lower())
+    if recipe is not None:
+        blocks, head = (Numbers(name, _ggml_bytes(name, part), _plain_rate(gpu)) for name, part in recipe)
+        return WeightNumbers(blocks, blocks, head, blocks)
+    asked = _numbers(weights, gpu)
+    notes = (_instead(asked, gpu),) if _is_emulated(asked, gpu) else ()
+    if has_experts and asked.bytes_per_value < _EXPERTS_ONLY and asked.bytes_per_value < own.bytes_per_value:
+        return WeightNumbers(own, asked, own, own, (*notes, f"{asked.name} reaches the routed experts only"))
+    return WeightNumbers(asked, asked, own, own, notes)
+
+
+_EXPERTS_ONLY = 0.75
+"""Bytes a weight below which published checkpoints of MoE models quantise nothing but the experts."""
+
+
+def _numbers(name: str, gpu: Gpu) -> Numbers:
+    form = find_format(name, "--weights")
+    rate = _UNITS.get(form.name, "")
+    known = rate if rate in gpu.dense_flops_per_second else _plain_rate(gpu)
+    return Numbers(form.name, _bytes_per_value(form), known)
+
+
+def _bytes_per_value(form: Format) -> float:
+    return form.bulk_bytes(_MANY, "weights") / _MANY
+
+
+_MANY = 2**20
+
+
+def _is_emulated(numbers: Numbers, gpu: Gpu) -> bool:
+    return numbers.name in _UNITS and _UNITS[numbers.name] != numbers.rate and numbers.bytes_per_value < 2
+
+
+def _instead(numbers: Numbers, gpu: Gpu) -> str:
+    return (
+        f"{gpu.name} has no {_UNITS[numbers.name]} units: engines keep weights in {numbers.name} and multiply in "
+        f"{numbers.rate}, so bytes fall and FLOPs do not"
+    )
+
+
+def _plain_rate(gpu: Gpu) -> str:
+    """bf16, or fp16 on a GPU that has no bf16 units."""
+    for rate in ("bf16", "fp16"):
+        if rate in gpu.dense_flops_per_second:
+            return rate
+    raise KvcalcError(f"{gpu.name}: its bf16 or fp16 rate is not known", "kvcalc gpus list shows which GPUs have one")
+
+
+_UNITS = {"fp8": "fp8", "mxfp8": "fp8", "mxfp6": "fp8", "nvfp4": "fp4", "mxfp4": "fp4", "fp32": "bf16", "fp16": "fp16"}
+"""The units that multiply a format; a format that is not here is unpacked and multiplied in the model's own."""
+
+
+def _ggml_bytes(name: str, parts: tuple[tuple[str, float], ...]) -> float:
+    """Bytes of a weight where shares of the weights lie in several block types."""
+    return sum(share * BY_NAME[kind].bytes / BY_NAME[kind].values for kind, share in parts)
+
+
+_ALL_Q8 = ("q8_0", (("q8_0", 1.0),))
+_Q6 = ("q6_k", (("q6_k", 1.0),))
+RECIPES: dict[str, tuple[tuple[str, tuple[tuple[str, float], ...]], ...]] = {
+    "q8_0": (_ALL_Q8, _ALL_Q8),
+    "q4_0": (("q4_0", (("q4_0", 1.0),)), _Q6),
+    # llama.cpp src/llama-quant.cpp: V and down projections of half of the layers are q6_k: 0.144 of Llama-3-8B.
+    "q4_k_m": (("q4_k_m", (("q4_k", 0.856), ("q6_k", 0.144))), _Q6),
+}
+"""llama.cpp's recipes of tensor types: the blocks, then the LM head, each as shares of block types."""
