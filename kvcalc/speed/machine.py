@@ -30,6 +30,14 @@ class Constant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str
 
 
+class EngineConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an engine does otherwise than a server of today; `emulates` where it multiplies all formats in bf16."""
+
+    free: dict[str, float] = {}
+    emulates: bool = False
+    source: str = ""
+
+
 class Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What constants.yaml holds."""
 
@@ -37,7 +45,7 @@ class Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gpus: dict[str, dict[str, Kernel]]
     families: dict[str, list[str]]
     free: dict[str, Constant]
-    engines: dict[str, dict[str, float]]
+    engines: dict[str, EngineConstants]
 
 
 @cache
@@ -61,6 +69,7 @@ class Machine(msgspec.Struct, frozen=True):
     free: dict[str, float]
     link_bytes_per_second: float | None
     link_share: float
+    emulates: bool = False
     notes: tuple[str, ...] = ()
 
     def kernel(self, rate: str) -> Kernel:
@@ -90,7 +99,7 @@ def find_machine(gpu: str | Gpu, engine: str | None = None, ranks: int = 1) -> M
     constants = load_constants()
     name = _engine(engine, constants)
     kernels, notes = _kernels(found, constants)
-    free = {key: constant.value for key, constant in constants.free.items()} | constants.engines.get(name, {})
+    free = {key: constant.value for key, constant in constants.free.items()} | constants.engines[name].free
     link, share = _link(found, free, ranks)
     return Machine(
         gpu=found,
@@ -101,6 +110,7 @@ def find_machine(gpu: str | Gpu, engine: str | None = None, ranks: int = 1) -> M
         free=free,
         link_bytes_per_second=link,
         link_share=share,
+        emulates=constants.engines[name].emulates,
         notes=notes,
     )
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -35,6 +35,8 @@ class Stack(msgspec.Struct, frozen=True):
     feed_forward: dict[Matrix, int]
     experts: dict[Routed, int]
     attending: tuple[tuple[Attending, int], ...]
+    kept: tuple[tuple[Component, int, int], ...]
+    """Every component that keeps entries, the bytes of one on this rank, and in how many layers."""
     state_bytes: dict[int, int]
     state_values: int
     written_bytes: int
@@ -42,11 +44,10 @@ class Stack(msgspec.Struct, frozen=True):
     mixers: int
     """Layers whose mixer ends in a sum over the ranks."""
 
-    @property
-    def weight_values(self) -> int:
-        """Weights in all matrices, routed experts left out."""
-        matrices = (*self.mixer.items(), *self.feed_forward.items())
-        return sum(matrix.values * count for matrix, count in matrices)
+    def stored_bytes(self, tokens: Any) -> Any:
+        """Bytes that one sequence of `tokens` tokens keeps in these layers."""
+        entries = sum(count * size * component.entries(tokens) for component, size, count in self.kept)
+        return entries + sum(count * size for size, count in self.state_bytes.items())
 
 
 class RankModel(msgspec.Struct, frozen=True):
@@ -132,12 +133,17 @@ class _Builder:
             states.update(filter(None, map(self._state_bytes, layer.components)))
             values += sum(state.values for one in layer.components for state in one.states(self.sharding))
         components = [one for layer in layers for one in layer.components]
+        kept: dict[int, tuple[Component, int, int]] = {}
+        for one in components:
+            if one.keeps_entries:
+                kept[id(one)] = one, self._entry_bytes(one), kept.get(id(one), (one, 0, 0))[2] + 1
         return Stack(
             layers=len(layers),
             mixer=dict(mixer),
             feed_forward=dict(feed_forward),
             experts=dict(experts),
             attending=tuple(attending.values()),
+            kept=tuple(kept.values()),
             state_bytes=dict(states),
             state_values=values,
             written_bytes=sum(self._entry_bytes(one) for one in components if not one.is_encoder_fed),

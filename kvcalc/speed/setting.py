@@ -45,7 +45,7 @@ def make_setting(spec: ModelSpec, machine: Machine, use: Use) -> Setting:
     size = size_workload(spec, work, use.sharding)
     model = rank_model(size, use.attention_dp)
     weights = use.weights or size.packer.dtype
-    numbers = weight_numbers(weights, size.packer.dtype, machine.gpu, model.has_experts)
+    numbers = weight_numbers(weights, size.packer.dtype, machine, model.has_experts)
     return Setting(model, numbers, machine)
 
 

@@ -113,13 +113,21 @@ class Experts(Term):
         machine, numbers = setting.machine, setting.numbers.experts
         values = sum(matrix.values for matrix in routed.matrices)
         chosen = tokens * routed.active * routed.held / routed.experts
-        moved = routed.touched(tokens) * values * numbers.bytes_per_value
+        # Tokens of one batch are alike, so that they choose fewer distinct experts than if each chose alone.
+        touched = routed.touched(machine.free["routing_spread"] * tokens)
+        moved = touched * values * numbers.bytes_per_value
         moved = moved + chosen * sum(matrix.width for matrix in routed.matrices) * ACTIVATION_BYTES
         kernel = machine.kernel(numbers.rate)
-        share = kernel.flops_share * machine.free["experts_share"]
-        start = (machine.free["experts_us"] + len(routed.matrices) * kernel.start_us) * US
-        return _cost(self.name, machine, (count * start, kernel.bandwidth_share, share, numbers.rate),
-                     count * moved, count * 2 * chosen * values)  # fmt: skip
+        # A matrix unit takes a whole tile of rows, filled or not.
+        rows = (chosen**2 + (touched * machine.free["expert_rows"]) ** 2) ** 0.5
+        start = (machine.free["experts_us"] + len(routed.matrices) * kernel.start_us) * machine.free["start_share"] * US
+        shares = machine.kernels["bf16"].bandwidth_share, kernel.flops_share * machine.free["experts_share"]
+        cost = _cost(self.name, machine, (count * start, *shares, numbers.rate), count * moved, count * 2 * rows * values)
+        least_moved, least_worked = touched * values * numbers.bytes_per_value, 2 * chosen * values
+        return cost._replace(
+            floor_moving=count * least_moved / machine.bytes_per_second,
+            floor_working=count * least_worked / machine.rate(numbers.rate),
+        )
 
 
 class Head(Term):
@@ -150,7 +158,7 @@ class Attention(Term):
         entries = read_entries(one, step)
         moved = count * step.sequences * entries * one.entry_bytes
         share = machine.free["prompt_attention_share" if step.is_prompt else "step_attention_share"]
-        start = count * kernel.start_us * US * self._starts(one)
+        start = count * kernel.start_us * machine.free["start_share"] * US * self._starts(one)
         cost = _cost(self.name, machine, (start, kernel.bandwidth_share, share, rate), moved, flops, "KV cache")
         seen = count * step.sequences * seen_entries(one, step) * one.entry_bytes
         return cost._replace(floor_moving=seen / machine.bytes_per_second)
@@ -182,7 +190,7 @@ class States(Term):
             return
         moved = 2 * step.sequences * sum(count * size for size, count in stack.state_bytes.items())
         flops = _FLOPS_A_STATE * stack.state_values * step.tokens
-        start = layers * kernel.start_us * US
+        start = layers * kernel.start_us * machine.free["start_share"] * US
         share = machine.free["prompt_attention_share"]
         constants = start, kernel.bandwidth_share, share, machine.plain
         yield _cost(self.name, machine, constants, moved, flops, "KV cache")
@@ -272,7 +280,8 @@ def matrix_cost(term: str, machine: Machine, matrix: Matrix, numbers: Numbers, t
     """`count` products of `tokens` tokens with a matrix."""
     kernel = machine.kernel(numbers.rate)
     moved = matrix.values * numbers.bytes_per_value + tokens * matrix.width * ACTIVATION_BYTES
-    constants = count * kernel.start_us * US, kernel.bandwidth_share, kernel.flops_share, numbers.rate
+    start = count * kernel.start_us * machine.free["start_share"] * US
+    constants = start, kernel.bandwidth_share, kernel.flops_share, numbers.rate
     cost = _cost(term, machine, constants, count * moved, count * 2 * tokens * matrix.values)
     # What goes in and comes out may stay on the chip.
     return cost._replace(floor_moving=count * matrix.values * numbers.bytes_per_value / machine.bytes_per_second)
@@ -288,6 +297,7 @@ def _cost(
 ) -> Cost:
     start, bandwidth_share, flops_share, rate = constants
     moving, working = moved / machine.bytes_per_second, flops / machine.rate(rate)
+    flops_share = flops_share * machine.free.get("arithmetic_share", 1.0)
     return Cost(term, start, moving / bandwidth_share, working / flops_share, moving, working, moves, rate)
 
 

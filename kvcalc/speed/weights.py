@@ -11,8 +11,8 @@ import msgspec
 
 from kvcalc.cache.formats import Format, find_format
 from kvcalc.errors import KvcalcError
-from kvcalc.hardware.gpus import Gpu
 from kvcalc.model.importers.ggml_types import BY_NAME
+from kvcalc.speed.machine import Machine
 
 
 class Numbers(NamedTuple):
@@ -33,17 +33,18 @@ class WeightNumbers(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-def weight_numbers(weights: str, dtype: str, gpu: Gpu, has_experts: bool) -> WeightNumbers:
+def weight_numbers(weights: str, dtype: str, machine: Machine, has_experts: bool) -> WeightNumbers:
     """The numbers of a model whose weights are asked for as `weights`, a format or a llama.cpp recipe."""
-    own = _numbers(dtype, gpu)
+    own = _numbers(dtype, machine)
     recipe = RECIPES.get(weights.strip().lower())
     if recipe is not None:
-        blocks, head = (Numbers(name, _ggml_bytes(name, part), _plain_rate(gpu)) for name, part in recipe)
+        blocks, head = (Numbers(name, _ggml_bytes(name, part), machine.plain) for name, part in recipe)
         return WeightNumbers(blocks, blocks, head, blocks)
-    asked = _numbers(weights, gpu)
-    notes = (_instead(asked, gpu),) if _is_emulated(asked, gpu) else ()
+    asked = _numbers(weights, machine)
+    notes = (_instead(asked, machine),) if _is_emulated(asked) else ()
     if has_experts and asked.bytes_per_value < _EXPERTS_ONLY and asked.bytes_per_value < own.bytes_per_value:
-        return WeightNumbers(own, asked, own, own, (*notes, f"{asked.name} reaches the routed experts only"))
+        rest = Numbers("q8_0", _ggml_bytes("q8_0", _ALL_Q8[1]), machine.plain) if machine.emulates else own
+        return WeightNumbers(rest, asked, rest, rest, (*notes, f"{asked.name} reaches the routed experts only"))
     return WeightNumbers(asked, asked, own, own, notes)
 
 
@@ -51,10 +52,10 @@ _EXPERTS_ONLY = 0.75
 """Bytes a weight below which published checkpoints of MoE models quantise nothing but the experts."""
 
 
-def _numbers(name: str, gpu: Gpu) -> Numbers:
+def _numbers(name: str, machine: Machine) -> Numbers:
     form = find_format(name, "--weights")
     rate = _UNITS.get(form.name, "")
-    known = rate if rate in gpu.dense_flops_per_second else _plain_rate(gpu)
+    known = rate if rate in machine.flops_per_second and not machine.emulates else machine.plain
     return Numbers(form.name, _bytes_per_value(form), known)
 
 
@@ -65,23 +66,15 @@ def _bytes_per_value(form: Format) -> float:
 _MANY = 2**20
 
 
-def _is_emulated(numbers: Numbers, gpu: Gpu) -> bool:
+def _is_emulated(numbers: Numbers) -> bool:
     return numbers.name in _UNITS and _UNITS[numbers.name] != numbers.rate and numbers.bytes_per_value < 2
 
 
-def _instead(numbers: Numbers, gpu: Gpu) -> str:
+def _instead(numbers: Numbers, machine: Machine) -> str:
     return (
-        f"{gpu.name} has no {_UNITS[numbers.name]} units: engines keep weights in {numbers.name} and multiply in "
-        f"{numbers.rate}, so bytes fall and FLOPs do not"
+        f"{numbers.name} on {machine.gpu.name} with {machine.engine}: no {_UNITS[numbers.name]} units are used; weights "
+        f"are kept in {numbers.name} and multiplied in {numbers.rate}, so that bytes fall and FLOPs do not"
     )
-
-
-def _plain_rate(gpu: Gpu) -> str:
-    """bf16, or fp16 on a GPU that has no bf16 units."""
-    for rate in ("bf16", "fp16"):
-        if rate in gpu.dense_flops_per_second:
-            return rate
-    raise KvcalcError(f"{gpu.name}: its bf16 or fp16 rate is not known", "kvcalc gpus list shows which GPUs have one")
 
 
 _UNITS = {"fp8": "fp8", "mxfp8": "fp8", "mxfp6": "fp8", "nvfp4": "fp4", "mxfp4": "fp4", "fp32": "bf16", "fp16": "fp16"}
