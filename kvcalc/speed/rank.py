@@ -63,6 +63,8 @@ class RankModel(msgspec.Struct, frozen=True):
     attention_dp: bool
     encoder: Stack | None
     encoder_tokens: int
+    drafts: Stack | None
+    """The draft layers, where a step has any."""
     stage_shares: tuple[float, ...]
     """The share of the layers that each pipeline stage holds."""
 
@@ -83,23 +85,32 @@ def rank_model(size: CacheSize, attention_dp: bool = False) -> RankModel:
     if spec.hidden_size is None or size.parameters.total is None:
         raise KvcalcError(f"{spec.name}: {size.parameters.unknown or 'its weights are unknown'}", "complete its spec")
     builder = _Builder(size, attention_dp, spec.hidden_size)
-    cut = spec.prefill_layers or len(spec.layers)
-    encoder_tokens = max((one.span.cap or 0 for layer in spec.layers for one in layer.components
-                          if one.is_encoder_fed), default=0)  # fmt: skip
+    own = len(spec.layers)
+    cut = spec.prefill_layers or own
+    tokens = _encoder_tokens(size)
     return RankModel(
         size=size,
         lower=builder.stack(0, cut),
-        upper=builder.stack(cut, len(size.layers)),
-        replay=max(
-            [1, *(one.span.cap or 0 for layer in spec.layers[cut:] for one in layer.components if one.span.cap)]
-        ),
+        upper=builder.stack(cut, own),
+        replay=_replay(spec.layers[cut:]),
         head=Matrix(size.sharding.share(spec.vocab_size or 0), spec.hidden_size),
         hidden=spec.hidden_size,
         attention_dp=attention_dp,
-        encoder=builder.stack_of(spec.encoder) if spec.encoder and encoder_tokens else None,
-        encoder_tokens=encoder_tokens,
+        encoder=builder.stack_of(spec.encoder) if spec.encoder and tokens else None,
+        encoder_tokens=tokens,
+        drafts=builder.stack(own, len(size.layers)) if len(size.layers) > own else None,
         stage_shares=tuple((end - first) / len(size.layers) for first, end in size.stages),
     )
+
+
+def _encoder_tokens(size: CacheSize) -> int:
+    components = (one for layer in size.layers for one in layer.components)
+    return max((one.span.cap or 0 for one in components if one.is_encoder_fed), default=0)
+
+
+def _replay(layers: Sequence[Layer]) -> int:
+    """The last tokens of a prompt that the upper layers see: those of their longest window, or the last one."""
+    return max([1, *(one.span.cap for layer in layers for one in layer.components if one.span.cap)])
 
 
 class _Builder:

@@ -10,8 +10,8 @@ from kvcalc.model.spec import ModelSpec
 from kvcalc.sizing.need import Workload, size_workload
 from kvcalc.speed.machine import Machine, find_machine
 from kvcalc.speed.rank import rank_model
-from kvcalc.speed.terms import Cost, Pass, Setting, pass_costs
-from kvcalc.speed.weights import weight_numbers
+from kvcalc.speed.terms import Cost, Pass, Setting, draft_costs, pass_costs
+from kvcalc.speed.weights import RECIPES, weight_numbers
 
 
 class Use(msgspec.Struct, frozen=True):
@@ -27,12 +27,11 @@ class Use(msgspec.Struct, frozen=True):
     encoder_tokens: int | None = None
     sharding: Sharding = Sharding()
     attention_dp: bool = False
+    draft_layers: int = 0
 
 
 def make_setting(spec: ModelSpec, machine: Machine, use: Use) -> Setting:
     """The model on one rank of `machine`, ready to be priced."""
-    from kvcalc.speed.weights import RECIPES
-
     is_recipe = (use.weights or "").casefold() in RECIPES
     work = Workload(
         context_tokens=1,
@@ -41,6 +40,7 @@ def make_setting(spec: ModelSpec, machine: Machine, use: Use) -> Setting:
         weights=None if is_recipe else use.weights,
         state_dtype=use.state_dtype,
         encoder_tokens=use.encoder_tokens,
+        draft_layers=use.draft_layers,
     )
     size = size_workload(spec, work, use.sharding)
     model = rank_model(size, use.attention_dp)
@@ -57,10 +57,15 @@ def machine_for(gpu: str, engine: str | None, use: Use) -> Machine:
 
 
 def decode_costs(setting: Setting, batch: Any, context: Any, drafted: int = 0) -> list[Cost]:
-    """One step of `batch` sequences of `context` tokens: on a rank, and a micro-batch of its pipeline."""
+    """One step of `batch` sequences of `context` tokens: on a rank, and a micro-batch of its pipeline.
+
+    It checks `drafted` tokens more a sequence, after the draft layers have made them one by one.
+    """
     sharding = setting.model.sharding
     per_rank = -(-batch // (sharding.dp * sharding.pp))
-    return pass_costs(setting, Pass(per_rank, 1 + drafted, context, is_prompt=False))
+    costs = pass_costs(setting, Pass(per_rank, 1 + drafted, context, is_prompt=False))
+    one = Pass(per_rank, 1, context, is_prompt=False)
+    return costs + [cost for _ in range(drafted) for cost in draft_costs(setting, one)]
 
 
 def prefill_costs(setting: Setting, tokens: Any, kept: Any = 0, batch: Any = 1) -> list[Cost]:

@@ -4,7 +4,7 @@ A kernel takes `start + ((bytes / reached bandwidth)^3 + (FLOPs / reached rate)^
 numbers and for numpy arrays of batches and contexts alike.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from kvcalc.cache.component import Component
@@ -323,4 +323,30 @@ def pass_costs(setting: Setting, step: Pass) -> list[Cost]:
         upper = step._replace(new=at_most(step.new, model.replay))
     costs = [cost for term in LAYER_TERMS for cost in term.costs(setting, model.lower, step)]
     costs += [cost for term in LAYER_TERMS for cost in term.costs(setting, model.upper, upper)]
+    if step.is_prompt and model.encoder is not None:
+        encoded = Pass(step.sequences, model.encoder_tokens, model.encoder_tokens, is_prompt=True)
+        costs += [cost for term in LAYER_TERMS for cost in term.costs(setting, model.encoder, encoded)]
+    costs += pipeline_costs(setting, step, costs)
     return costs + [cost for term in ONCE_TERMS for cost in term.costs(setting, model.lower, step)]
+
+
+def draft_costs(setting: Setting, step: Pass) -> list[Cost]:
+    """What one token more costs of the layers that draft, and the LM head that picks it."""
+    terms = (*LAYER_TERMS, Head())
+    drafts = setting.model.drafts
+    costs = [] if drafts is None else [cost for term in terms for cost in term.costs(setting, drafts, step)]
+    return [cost._replace(term="drafting") for cost in costs]
+
+
+def pipeline_costs(setting: Setting, step: Pass, layers: Sequence[Cost]) -> list[Cost]:
+    """Sends from stage to stage, and what even stages would not wait for: all stages take the time of the fullest."""
+    model = setting.model
+    stages = model.sharding.pp
+    if stages == 1:
+        return []
+    send = _exchange(PIPELINE, setting.machine, stages - 1, 2, step.tokens * model.hidden * ACTIVATION_BYTES)
+    uneven = stages * max(model.stage_shares) - 1
+    return [send, Cost(PIPELINE, uneven * sum(cost.seconds for cost in layers))]
+
+
+PIPELINE = "pipeline"
