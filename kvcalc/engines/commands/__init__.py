@@ -7,6 +7,7 @@ from kvcalc.engines.commands.emitting import Plan, command_text, emit_command
 from kvcalc.engines.commands.files import invocations_in_file
 from kvcalc.engines.commands.launch import Setting, only_one, shell_runs
 from kvcalc.engines.commands.reading import read_invocation
+from kvcalc.engines.commands.words import Allowance
 from kvcalc.errors import KvcalcError, shorten
 
 __all__ = ["EngineCommand", "Plan", "command_text", "emit_command", "read_command"]
@@ -21,9 +22,9 @@ def read_command(text_or_path: str) -> EngineCommand:
     name, _, wanted = text_or_path.rpartition("#") if _is_choice(text_or_path) else (text_or_path, "", "")
     if _is_file(name):
         return read_invocation(only_one(invocations_in_file(Path(name)), wanted, name))
-    if len(text_or_path.split()) == 1:
+    if len(text_or_path.split()) <= 1:
         raise KvcalcError(f"{shorten(text_or_path)!r} is no file and no command", "quote the whole command, or a path")
-    return read_invocation(only_one(shell_runs(text_or_path, Setting()), "", "the text"))
+    return read_invocation(only_one(shell_runs(text_or_path, Setting(allowance=Allowance())), "", "the text"))
 
 
 def _is_choice(text: str) -> bool:
@@ -33,6 +34,6 @@ def _is_choice(text: str) -> bool:
 def _is_file(text: str) -> bool:
     """Whether it names something that is there; a text too long for a name does not."""
     try:
-        return Path(text).exists()
+        return bool(text) and Path(text).exists()
     except (OSError, ValueError):
         return False

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from kvcalc.engines.commands.shell import Word
+from kvcalc.engines.commands.words import Word
 from kvcalc.errors import KvcalcError, nearest, shorten
 
 
@@ -94,6 +94,8 @@ class Dialect(msgspec.Struct, frozen=True):
     """Whether a flag takes the next word whatever it looks like."""
     own: frozenset[str] = frozenset()
     """Names with a value that flags.yaml lacks: newer than its source."""
+    attached: frozenset[str] = frozenset()
+    """Letters whose value may stand right behind them: `-O3`."""
     optional: frozenset[str] = frozenset()
     """Names that older releases have as a switch, and newer ones with a value of `_SWITCH_WORDS`."""
 
@@ -132,6 +134,8 @@ class Dialect(msgspec.Struct, frozen=True):
         if self.equals and "=" in bare:
             bare, _, after = bare.partition("=")
             joined = Word(after, word.problem)
+        if bare[1:2] in self.attached and bare[2:3].isalnum() and joined is None:
+            bare, joined = bare[:2], Word(bare[2:])
         head, *path = bare.split(".") if bare.startswith("--") or "." in bare else [bare]
         name, is_off = self._name(head)
         if name is None:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from kvcalc.engines.commands.arguments import Given
-from kvcalc.engines.commands.shell import Word
+from kvcalc.engines.commands.words import Word
 
 
 class EngineCommand(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from typing import Any
 from kvcalc.engines.commands.command import Invocation
 from kvcalc.engines.commands.data import read_yaml
 from kvcalc.engines.commands.files import read_text_file
-from kvcalc.engines.commands.shell import Word
+from kvcalc.engines.commands.words import Word
 
 _READ_FOR = ("vllm", "sglang")
 _TRUE, _FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")

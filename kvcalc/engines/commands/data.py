@@ -10,6 +10,10 @@ MOST_NODES = 100_000
 MOST_DEPTH = 60
 
 _HINT = "name a docker-compose file or a manifest of Kubernetes"
+_TAGS = {
+    f"tag:yaml.org,2002:{name}"
+    for name in ["str", "int", "float", "bool", "null", "timestamp", "seq", "map", "merge", "value"]
+}
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -50,6 +54,10 @@ class _Plain:
             raise KvcalcError(f"{self.where}: aliases expand to more than {MOST_NODES:,} values", _HINT)
         if depth > MOST_DEPTH:
             raise KvcalcError(f"{self.where}: an alias stands inside of itself", _HINT)
+        if node.tag not in _TAGS:
+            raise KvcalcError(
+                f"{self.where}: the tag {shorten(node.tag)} is not read", "remove it, or give the command"
+            )
         if isinstance(node, yaml.SequenceNode):
             return [self.data(child, depth + 1) for child in node.value]
         return self._mapping(node, depth) if isinstance(node, yaml.MappingNode) else node.value

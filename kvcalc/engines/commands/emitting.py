@@ -204,22 +204,13 @@ _PROGRAMS: dict[str, Callable[[str], list[str]]] = {
 
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
-_SAME_IN_VLLM = [
-    "fp8",
-    "fp8_ds_mla",
-    "nvfp4",
-    "nvfp4_ds_mla",
-    "int4_per_token_head",
-    "int8_per_token_head",
-    "turboquant_k8v4",
-    "turboquant_4bit_nc",
-    "turboquant_k3v4_nc",
-    "turboquant_3bit_nc",
-    "ultraquant_4bit",
-]
+_SAME_IN_VLLM = (
+    "fp8 fp8_ds_mla nvfp4 nvfp4_ds_mla int4_per_token_head int8_per_token_head turboquant_k8v4 turboquant_4bit_nc "
+    "turboquant_k3v4_nc turboquant_3bit_nc ultraquant_4bit"
+)
 
 _KV_FORMATS = {
-    "vllm": {"bf16": "bfloat16", "fp16": "float16"} | {name: name for name in _SAME_IN_VLLM},
+    "vllm": {"bf16": "bfloat16", "fp16": "float16"} | {name: name for name in _SAME_IN_VLLM.split()},
     "sglang": {"bf16": "bfloat16", "fp8": "fp8_e4m3", "mxfp8": "mxfp8", "nvfp4": "nvfp4"},
     "llama.cpp": TYPES,
     "tensorrt-llm": {"fp8": "fp8", "nvfp4": "nvfp4"},

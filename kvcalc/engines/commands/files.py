@@ -14,7 +14,8 @@ from kvcalc.engines.commands.arguments import Given
 from kvcalc.engines.commands.command import Devices, Invocation
 from kvcalc.engines.commands.data import read_yaml
 from kvcalc.engines.commands.launch import Setting, image_runs, shell_runs
-from kvcalc.engines.commands.shell import Word, read_shell
+from kvcalc.engines.commands.shell import read_shell
+from kvcalc.engines.commands.words import Allowance, Word
 from kvcalc.errors import KvcalcError
 from kvcalc.model.files import read_bounded
 
@@ -46,7 +47,7 @@ def invocations_in_file(path: Path) -> list[Invocation]:
         return _modelfile(text, path.stem)
     if "dockerfile" in name or "containerfile" in name:
         return _dockerfile(text, folder)
-    return shell_runs(text, Setting(folder=folder))
+    return shell_runs(text, Setting(folder=folder, allowance=Allowance()))
 
 
 def _runs_in(document: Any, folder: Path) -> Iterator[Invocation]:
@@ -67,7 +68,7 @@ def _service(name: str, service: Mapping[str, Any], folder: Path) -> Iterator[In
     reserved = _at(service, "deploy", "resources", "reservations", "devices") or _listed(service.get("gpus"))
     for device in reserved if isinstance(reserved, list) else ():
         devices = _compose_devices(device)
-    setting = Setting(env=env, devices=devices, where=name, folder=folder)
+    setting = Setting(env=env, devices=devices, where=name, folder=folder, allowance=Allowance())
     entrypoint = _compose_words(service.get("entrypoint"))
     arguments = _compose_words(service.get("command")) or []
     image = _interpolated(str(service.get("image", "")))

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kvcalc.engines.commands.command import Devices, Invocation
-from kvcalc.engines.commands.shell import Simple, Word, read_shell
+from kvcalc.engines.commands.shell import Simple, read_shell
+from kvcalc.engines.commands.words import Allowance, Word
 from kvcalc.errors import KvcalcError, shorten
 
 MOST_SHELLS = 8
@@ -31,75 +32,21 @@ _MODULES = {
 }
 """What stands behind `python -m`."""
 
-_WRAPPERS = frozenset(
-    [
-        "sudo",
-        "exec",
-        "nohup",
-        "time",
-        "env",
-        "then",
-        "do",
-        "else",
-        "if",
-        "while",
-        "{",
-        "!",
-        "$",
-        "nice",
-        "ionice",
-        "numactl",
-        "taskset",
-        "timeout",
-        "stdbuf",
-        "srun",
-        "mpirun",
-        "mpiexec",
-        "uv",
-        "uvx",
-        "poetry",
-        "conda",
-        "pixi",
-        "run",
-        "trtllm-llmapi-launch",
-        "tini",
-        "dumb-init",
-        "torchrun",
-    ]
+_RUN_OTHERS = (
+    "sudo exec nohup time env then do else if while { ! $ nice ionice numactl taskset timeout stdbuf srun mpirun "
+    "mpiexec uv uvx poetry conda pixi run trtllm-llmapi-launch tini dumb-init torchrun"
 )
+_WRAPPERS = frozenset(_RUN_OTHERS.split())
 """Words that run what stands behind them, with options of their own between."""
 
 _SHELLS = frozenset({"bash", "sh", "zsh", "ash", "dash"})
 _CONTAINERS = frozenset({"docker", "podman", "nerdctl"})
 
-_SWITCHES = frozenset(
-    [
-        "-d",
-        "--detach",
-        "-i",
-        "--interactive",
-        "-t",
-        "--tty",
-        "-it",
-        "-ti",
-        "-dit",
-        "-itd",
-        "-id",
-        "-dt",
-        "--rm",
-        "--privileged",
-        "--init",
-        "--read-only",
-        "-P",
-        "--publish-all",
-        "--no-healthcheck",
-        "--oom-kill-disable",
-        "--sig-proxy",
-        "-q",
-        "--quiet",
-        "--replace",
-    ]
+_OPTIONS = (
+    "-d --detach -i --interactive -t --tty -it -ti -dit -itd -id -dt --rm --privileged --init --read-only -P "
+    "--publish-all --no-healthcheck --oom-kill-disable --sig-proxy -q --quiet --replace"
 )
+_SWITCHES = frozenset(_OPTIONS.split())
 """Options of `docker run` without a value: docker/cli, cli/command/container/opts.go."""
 
 _RELEASE = re.compile(r"v?(\d+\.\d+(?:\.\d+)*(?:\.?post\d+)?)")
@@ -116,6 +63,7 @@ class Setting(NamedTuple):
     where: str = ""
     folder: Path | None = None
     shells: int = 0
+    allowance: Allowance | None = None
 
 
 def invocations_in(commands: Sequence[Simple], setting: Setting) -> list[Invocation]:
@@ -201,7 +149,8 @@ def shell_runs(text: str, setting: Setting) -> list[Invocation]:
     if setting.shells >= MOST_SHELLS:
         raise KvcalcError(f"more than {MOST_SHELLS} shells inside of each other", "name the command itself")
     known = {name: word.text for name, word in setting.env.items() if not word.problem}
-    return invocations_in(read_shell(text, known), setting._replace(shells=setting.shells + 1))
+    deeper = setting._replace(shells=setting.shells + 1)
+    return invocations_in(read_shell(text, known, setting.allowance), deeper)
 
 
 def _container(program: str, words: Sequence[Word], setting: Setting) -> list[Invocation] | None:

@@ -10,17 +10,8 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from kvcalc.engines.commands.words import Allowance, Building, Word
 from kvcalc.errors import KvcalcError, shorten
-
-MOST_WORDS = 100_000
-"""Past it variables that hold variables are a bomb, and no script."""
-
-
-class Word(msgspec.Struct, frozen=True):
-    """A word as the shell would hand it over; `problem` says what keeps it from being known."""
-
-    text: str
-    problem: str = ""
 
 
 class Simple(msgspec.Struct, frozen=True):
@@ -38,16 +29,18 @@ _BLANK = re.compile(r"[ \t]+|\\\n|#[^\n]*")
 _ENDS = frozenset({"&&", "||", ";", ";;", "&", "|", "(", ")", "\n"})
 
 
-def read_shell(text: str, variables: Mapping[str, str] | None = None) -> list[Simple]:
+def read_shell(
+    text: str, variables: Mapping[str, str] | None = None, allowance: Allowance | None = None
+) -> list[Simple]:
     """Every simple command of `text`, in order; KvcalcError for a quote that is not closed."""
-    return list(_Shell(text.replace("\r\n", "\n"), variables or {}).commands())
+    return list(_Shell(text.replace("\r\n", "\n"), variables or {}, allowance or Allowance()).commands())
 
 
 class _Shell:
     """A walk through the text with the variables that were met."""
 
-    def __init__(self, text: str, variables: Mapping[str, str]) -> None:
-        self.text, self.at, self.words_read = text, 0, 0
+    def __init__(self, text: str, variables: Mapping[str, str], allowance: Allowance) -> None:
+        self.text, self.at, self.allowance = text, 0, allowance
         self.line, self.counted = 1, 0
         self.scopes: dict[str, list[Word]] = {name: [Word(value)] for name, value in variables.items()}
         self.exported: dict[str, Word] = {}
@@ -148,7 +141,7 @@ class _Shell:
 
     def _word(self, splits: bool = True) -> list[Word]:
         """The word that begins here: none, one, or several where an unquoted variable holds several."""
-        word = _Building()
+        word = Building()
         start = self.at
         while self.at < len(self.text):
             letter = self.text[self.at]
@@ -170,9 +163,7 @@ class _Shell:
             # A parenthesis where no word can begin: leave it out, or the walk would not end.
             self.at += 1
         done = word.done()
-        self.words_read += len(done)
-        if self.words_read > MOST_WORDS or any(len(one.text) > MOST_WORDS for one in done):
-            raise KvcalcError(f"variables expand to more than {MOST_WORDS:,} words", "write the command out")
+        self.allowance.take(done)
         return done
 
     def _until(self, mark: str) -> str:
@@ -192,7 +183,7 @@ class _Shell:
         self.counted = max(self.counted, self.at)
         return self.line
 
-    def _double(self, word: "_Building") -> None:
+    def _double(self, word: "Building") -> None:
         """Inside double quotes a variable is one word, and a backslash quotes few letters."""
         opened = self.at
         word.add("", quoted=True)
@@ -211,7 +202,7 @@ class _Shell:
         self.at = opened
         raise self._unclosed('"')
 
-    def _expand(self, letter: str, word: "_Building", splits: bool) -> None:
+    def _expand(self, letter: str, word: "Building", splits: bool) -> None:
         if letter == "`" or self.text.startswith("(", self.at):
             self._substitution(letter, word)
             return
@@ -224,7 +215,7 @@ class _Shell:
         name = braced or bare or array or special
         values = self.scopes.get(name)
         if operator and (values is None or (operator[0] == ":" and values == [Word("")])):
-            nested = _Shell(default, {})
+            nested = _Shell(default, {}, self.allowance)
             nested.scopes = self.scopes
             values = nested._word(splits=False) if default else [Word("")]
             values = [Word(" ".join([default] if " " in default else [one.text for one in values]))] if values else []
@@ -232,7 +223,7 @@ class _Shell:
             values = [Word(f"${name}", f"the variable {name} is not set in it")]
         word.expand(values if array else values[:1], splits)
 
-    def _unread(self, word: "_Building") -> None:
+    def _unread(self, word: "Building") -> None:
         """A dollar by itself, or an expansion of another kind."""
         if not self.text.startswith("{", self.at):
             word.add("$")
@@ -242,7 +233,7 @@ class _Shell:
         text, self.at = "$" + self.text[self.at : end], end
         word.expand([Word(text, f"{shorten(text)} is not read")], splits=False)
 
-    def _substitution(self, letter: str, word: "_Building") -> None:
+    def _substitution(self, letter: str, word: "Building") -> None:
         """`$(...)` and backticks: named, and never run."""
         start = self.at
         if letter == "`":
@@ -256,36 +247,3 @@ class _Shell:
                     break
         text = letter + self.text[start : self.at]
         word.expand([Word(text, f"{shorten(text)} would have to be run")], splits=False)
-
-
-class _Building:
-    """A word while it is read."""
-
-    def __init__(self) -> None:
-        self.parts: list[Word] = []
-        self.is_open = False
-
-    def add(self, text: str, quoted: bool = False) -> None:
-        """More of the word at hand; quotes make one even of nothing."""
-        if not self.is_open and (text or quoted):
-            self.parts.append(Word(""))
-            self.is_open = True
-        if text:
-            self._join(Word(text))
-
-    def _join(self, more: Word) -> None:
-        last = self.parts.pop()
-        self.parts.append(Word(last.text + more.text, last.problem or more.problem))
-
-    def expand(self, values: list[Word], splits: bool) -> None:
-        """The values of a variable, the first joined to the word at hand; blanks part an unquoted one."""
-        pieces = [Word(text, one.problem) for one in values for text in (one.text.split() if splits else [one.text])]
-        for index, piece in enumerate(pieces):
-            if index:
-                self.is_open = False
-            self.add("", quoted=True)
-            self._join(piece)
-
-    def done(self) -> list[Word]:
-        """The words."""
-        return self.parts

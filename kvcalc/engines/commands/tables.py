@@ -80,7 +80,7 @@ def _dashes(name: str) -> str:
 
 
 _VLLM = Table(
-    dialect=Dialect("vllm", long_name=_dashes, abbreviates=True, negates=True),
+    dialect=Dialect("vllm", long_name=_dashes, abbreviates=True, negates=True, attached=frozenset({"O"})),
     engine="vllm",
     aliases={
         "tp": "tensor-parallel-size",
@@ -111,7 +111,8 @@ _VLLM = Table(
         "prefill-context-parallel-size cpu-offload-gb cpu-offload-params kv-transfer-config kv-offloading-backend "
         "kv-offloading-size kv-cache-dtype-skip-layers hf-overrides enable-lora max-loras max-lora-rank lora-modules "
         "kv-sharing-fast-prefill mamba-block-size mamba-cache-dtype mamba-cache-mode mamba-ssm-cache-dtype "
-        "disable-sliding-window language-model-only mm-encoder-only enable-dbo swap-space num-lookahead-slots "
+        "speculative-model num-speculative-tokens disable-sliding-window language-model-only mm-encoder-only "
+        "enable-dbo swap-space num-lookahead-slots "
         "enforce-eager max-cudagraph-capture-size cudagraph-capture-sizes max-seq-len-to-capture rope-scaling "
         "block-size num-gpu-blocks-override disable-hybrid-kv-cache-manager offload-group-size"
     ),
@@ -124,11 +125,8 @@ _SGLANG = Table(
     aliases={
         "model": "model-path",
         "tensor-parallel-size": "tp-size",
-        "tp": "tp-size",
         "pipeline-parallel-size": "pp-size",
-        "pp": "pp-size",
         "data-parallel-size": "dp-size",
-        "dp": "dp-size",
         "expert-parallel-size": "ep-size",
         "ep": "ep-size",
         "decode-context-parallel-size": "dcp-size",
@@ -151,7 +149,7 @@ _SGLANG = Table(
     memory=_words(
         "attn-dp-size attn-cp-size enable-hierarchical-cache enable-hicache hicache-ratio hicache-size cpu-offload-gb "
         "enable-lora lora-paths max-loras-per-batch max-lora-rank speculative-draft-kv-cache-dtype mamba-ssm-dtype "
-        "enable-unified-memory enable-hisparse kv-cache-quant-config json-model-override-args disable-cuda-graph "
+        "enable-unified-memory enable-hisparse json-model-override-args disable-cuda-graph "
         "cuda-graph-max-bs cuda-graph-bs page-size mem-fraction-static max-running-requests max-total-tokens "
         "swa-full-tokens-ratio mamba-full-memory-ratio max-mamba-cache-size chunked-prefill-size disable-radix-cache "
         "disable-hybrid-swa-memory enable-dp-attention speculative-num-draft-tokens mamba-radix-cache-strategy "
