@@ -24,6 +24,9 @@ SOURCES = {
     "llama.cpp": "llama.cpp, as llama-cpp-python 0.3.36 carries it: common/arg.cpp",
     "tensorrt-llm": "TensorRT-LLM, tensorrt_llm/commands/serve.py at 00209af1 (the command `serve`)",
 }
+ONE_VALUE = {"allowed-headers", "allowed-methods", "allowed-origins", "custom-histogram-buckets", "middleware"}
+"""Lists that vLLM takes as one JSON value, or one at a time: its parser says so, its annotations do not."""
+
 OLLAMA = {
     "source": "ollama cmd/cmd.go, registerRunFlags, and older runCmd; parameters of a Modelfile need no list",
     "optional": "think",
@@ -40,7 +43,7 @@ def shape_of(annotation: str) -> str:
         return "optional"
     if re.search(r"\bbool\b", annotation):
         return "switches"
-    return "lists" if re.match(r"(Optional\[)?(list|tuple|set|List)\[", annotation) else "values"
+    return "lists" if re.search(r"(^|\[| )(list|tuple|set|List)\[", annotation) else "values"
 
 
 def classes_of(*paths: Path) -> dict[str, dict[str, str]]:
@@ -89,13 +92,14 @@ def vllm(package: Path) -> Iterator[tuple[str, str]]:
         spread = next((ast.unparse(one.value) for one in call.keywords if one.arg is None), "")
         if match := re.search(r"(\w+_kwargs)\['(\w+)'\]", spread):
             shape = shape_of(configs.get(holders[match[1]], {}).get(match[2], "str"))
-        yield from ((flag, shape) for flag in flags_of(call))
+        yield from ((flag, "values" if flag.lstrip("-") in ONE_VALUE else shape) for flag in flags_of(call))
     for path in package.rglob("entrypoints/common/cli_args.py"):
         for call in calls_of(path, "add_argument"):
             yield from ((flag, shape_of_call(call)) for flag in flags_of(call))
         fields = classes_of(path)
         for name, annotation in (fields["BaseFrontendArgs"] | fields["FrontendArgs"]).items():
-            yield f"--{name.replace('_', '-')}", shape_of(annotation)
+            flag = name.replace("_", "-")
+            yield f"--{flag}", "values" if flag in ONE_VALUE else shape_of(annotation)
 
 
 def sglang(package: Path) -> Iterator[tuple[str, str]]:
@@ -136,6 +140,8 @@ def sglang_field(node: ast.AnnAssign) -> Iterator[tuple[str, str]]:
     )
     for flag in [own, *(ast.literal_eval(words["aliases"]) if "aliases" in words else ())]:
         yield flag, shape
+        if "action" in words and "BooleanOptional" in ast.unparse(words["action"]):
+            yield flag.replace("--", "--no-", 1), shape
 
 
 def llama_cpp(path: Path) -> Iterator[tuple[str, str]]:

@@ -485,3 +485,23 @@ def test_flags_yaml_is_plain_data():
     for name, shapes in load_shapes().items():
         assert shapes.source, name
         assert not shapes.values & shapes.switches, name
+
+
+def test_only_the_beginning_of_one_name_is_a_name():
+    """argparse: `--max-num-b` can be one flag alone, `--max-num` several."""
+    assert read_command("vllm serve m --max-num-batched 2048").flags == {"max_num_batched_tokens": 2048}
+    assert read_command("vllm serve m --max-num 2048").unknown[0].startswith("--max-num 2048")
+
+
+def test_variables_hold_where_a_shell_has_them():
+    assert "X is not set" in refused("X=org/m sleep 1; vllm serve $X").message
+    host = read_command("CUDA_VISIBLE_DEVICES=1 docker run --gpus 2 vllm/vllm-openai --model m")
+    assert (host.gpus, host.gpu_count) == ((), 2)
+    inside = read_command("docker run --gpus all -e CUDA_VISIBLE_DEVICES=1 vllm/vllm-openai --model m")
+    assert (inside.gpus, inside.gpu_count) == (("1",), 1)
+
+
+def test_devices_are_quoted_too():
+    size = size_workload(load("llama-8b"), Workload(), Sharding())
+    text = emit_command(find_engine("vllm"), size, Plan(model="m", gpus=("$(x) y",)))
+    assert text.startswith("CUDA_VISIBLE_DEVICES='$(x) y' vllm serve m")
