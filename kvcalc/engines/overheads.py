@@ -55,7 +55,7 @@ def overhead_terms(
         raise KvcalcError(f"{loras} LoRAs of rank {lora_rank}", "their number is 0 or more and their rank 1 or more")
     rules = _RULES.get(engine.name if engine else "", _ANY)
     terms = [_weights(size), _activations(size, engine, rules), _graphs(size, rules), _communication(size, rules)]
-    terms += [_non_torch(rules, gpu_name), _loras(size, loras, lora_rank)]
+    terms += [_non_torch(rules, gpu_name), _loras(size, loras, lora_rank), *_towers(size)]
     return tuple(_from_saved(terms, saved))
 
 
@@ -105,6 +105,9 @@ class _Rules(msgspec.Struct, frozen=True):
     non_torch: tuple[int, int]
     communication: tuple[int, int]
     why: str
+    activation_basis: str = "assumed"
+    range_basis: str = "assumed"
+    """Of graphs, communication and what torch does not hold."""
     is_ggml: bool = False
     takes_whole_prompts: bool = False
 
@@ -120,12 +123,12 @@ def _activations(size: CacheSize, engine: Engine | None, rules: _Rules) -> Term:
     if rules.is_ggml:
         found = ggml_buffer(size, tokens, _flag(engine, ("ctx_size",)) or whole, bool(_flag(engine, ("flash_attn",))))
         why = f"ggml plans a micro-batch of {tokens:,} tokens in fp32 (ggml-alloc.c)"
-        return _bounded("activations", found, "engine rule", why)
+        return _bounded("activations", found, rules.activation_basis, why)
     rows = size.workload.batch if rules.takes_whole_prompts else _flag(engine, rules.rows)
     batch = Batch(tokens, min(rows or _LEAST_ROWS, tokens), min(rows or _MOST_ROWS, tokens))
     found = torch_peak(size, batch, _sampling(engine, rules))
     why = f"a pass of {tokens:,} tokens with up to {batch.most_rows:,} rows of logits; {rules.why}"
-    return _bounded("activations", found, "engine rule", why)
+    return _bounded("activations", found, rules.activation_basis, why)
 
 
 def _sampling(engine: Engine | None, rules: _Rules) -> Sampling:
@@ -143,18 +146,20 @@ def _graphs(size: CacheSize, rules: _Rules) -> Term:
     layers = max(end - first for first, end in size.stages)
     low, high = (layers * count for count in rules.graph_bytes)
     why = f"{layers} layers of {rules.graph_bytes[0] // _MIB} to {rules.graph_bytes[1] // _MIB} MiB; {rules.why}"
-    return _bounded("CUDA graphs", Bounds(low, high), "measured", why)
+    return _bounded("CUDA graphs", Bounds(low, high), rules.range_basis, why)
 
 
 def _communication(size: CacheSize, rules: _Rules) -> Term:
     ranks = size.sharding.tp if size.sharding.tp > 1 else 0
     found = Bounds(*rules.communication) if ranks else Bounds(0, 0)
-    return _bounded("communication", found, "measured", f"NCCL and all-reduce buffers of {ranks} ranks; {rules.why}")
+    why = f"NCCL and all-reduce buffers of {ranks} ranks; {rules.why}"
+    return _bounded("communication", found, rules.range_basis, why)
 
 
 def _non_torch(rules: _Rules, gpu_name: str | None) -> Term:
     where = f" on {gpu_name}" if gpu_name else ""
-    return _bounded("non-torch", Bounds(*rules.non_torch), "measured", f"CUDA libraries{where}; {rules.why}")
+    why = f"CUDA libraries{where}; {rules.why}"
+    return _bounded("non-torch", Bounds(*rules.non_torch), rules.range_basis, why)
 
 
 def _loras(size: CacheSize, loras: int, rank: int) -> Term:
@@ -174,6 +179,13 @@ def _loras(size: CacheSize, loras: int, rank: int) -> Term:
         )
     held = f"{loras} of rank {rank} beside every projection of attention and MLP"
     return Term(name="LoRA", low_bytes=low, high_bytes=low, basis="exact", why=held)
+
+
+def _towers(size: CacheSize) -> Iterator[Term]:
+    """What a server loads beside the model that the spec describes; files of weights have it among their bytes."""
+    if size.spec.left_out and not size.weights_are_files:
+        left = " and ".join(size.spec.left_out)
+        yield _unknown("vision tower", f"the spec leaves out the {left}; weights in files would count it")
 
 
 def _adapted(size: CacheSize, index: int) -> int | None:
@@ -207,6 +219,8 @@ _VLLM = _Rules(
     non_torch=(20 * _MIB, 512 * _MIB),
     communication=(64 * _MIB, 2304 * _MIB),
     why="vLLM's own profile of 2024 to 2026, docs/overheads.md",
+    activation_basis="engine rule",
+    range_basis="measured",
 )
 _SGLANG = _Rules(
     sampling=(((), Sampling(0, 4)),),
@@ -234,6 +248,7 @@ _LLAMA_CPP = _Rules(
     non_torch=(100 * _MIB, 800 * _MIB),
     communication=(0, 512 * _MIB),
     why="the CUDA context and cuBLAS, which llama.cpp's memory breakdown calls unaccounted",
+    activation_basis="engine rule",
     is_ggml=True,
 )
 _TRANSFORMERS = _Rules(

@@ -191,6 +191,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     extra_parameters: ExtraParameters = 0
     lookup_parameters: Parameters = 0
     prefill_layers: Count | None = None
+    left_out: tuple[Text, ...] = ()
     blocks: dict[str, LayerEntry] = {}
     mixers: dict[str, Mixer] = {}
     mlps: dict[str, AnyMlp] = {}
@@ -260,6 +261,8 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     extra_parameters: int = 0
     lookup_parameters: int = 0
     prefill_layers: int | None = None
+    left_out: tuple[str, ...] = ()
+    """Parts that a server loads beside this model, and whose size the spec does not state."""
     overrides: tuple[str, ...] = ()
     checkpoint: Checkpoint | None = None
 

@@ -93,6 +93,24 @@ def test_terms_of_one_rank_and_of_two():
     assert all(term.low_bytes <= term.expected_bytes <= term.high_bytes for term in one + two)
 
 
+@pytest.mark.parametrize(
+    ("name", "bases"),
+    [
+        ("vllm", ("engine rule", "measured")),
+        ("llama.cpp", ("engine rule", "assumed")),
+        ("transformers", ("assumed", "assumed")),
+    ],
+)
+def test_only_what_was_read_or_measured_says_so(name, bases):
+    found = {term.name: term.basis for term in overhead_terms(size_of_two(), engine_classes()[name](), None, None)}
+    assert (found["activations"], found["non-torch"]) == bases
+    assert ("CUDA graphs" in found) == (name == "vllm")
+
+
+def size_of_two():
+    return kvcalc.size("llama-3.1-8b", tp=2)
+
+
 def test_loras_are_counted_by_hand():
     """Llama-3.1-8B: q and o of 4096, k and v of 1024, gate, up and down of 14336, in 32 layers; 3 of rank 8 in bf16."""
     widths = (4096 + 4096) * 2 + (4096 + 1024) * 2 + 3 * (4096 + 14336)
@@ -109,6 +127,13 @@ def test_loras_on_experts_are_unknown_and_shown():
     terms = overhead_terms(kvcalc.size("qwen3-30b-a3b"), None, None, None, loras=1)
     lora = next(term for term in terms if term.name == "LoRA")
     assert (lora.low_bytes, lora.high_bytes, lora.basis, lora.expected_bytes) == (0, None, "unknown", 0)
+
+
+def test_a_tower_that_the_spec_leaves_out_is_unknown_and_shown():
+    """Gemma 3's config has a vision tower, Llama 3.1's has none."""
+    tower = overhead_terms(kvcalc.size("gemma-3-4b"), None, None, None)[-1]
+    assert (tower.name, tower.low_bytes, tower.high_bytes, tower.basis) == ("vision tower", 0, None, "unknown")
+    assert "vision tower" not in names(overhead_terms(kvcalc.size("llama-3.1-8b"), None, None, None))
 
 
 @pytest.mark.parametrize(("loras", "rank"), [(-1, 16), (1, 0)])
@@ -201,3 +226,22 @@ def test_a_missing_file_and_a_wrong_term_are_refused(tmp_path):
         msgspec.structs.replace(SAVED, terms={"x": 1})
     with pytest.raises(KvcalcError, match="-1 bytes"):
         msgspec.structs.replace(SAVED, terms={"weights": -1})
+
+
+def test_the_page_counts_the_figures_as_they_are():
+    page = (ROOT / "docs" / "overheads.md").read_text()
+    counts = {name: [0, 0] for name in ("weights", "activations", "CUDA graphs", "non-torch")}
+    for log, name in CASES:
+        counts[name][0] += 1
+        counts[name][1] += name not in log.get("outside", {})
+    counts["non-torch, with communication"] = counts.pop("non-torch")
+    counts["all"] = [sum(column) for column in zip(*counts.values(), strict=True)]
+    for name, (figures, inside) in counts.items():
+        assert f"| {name} | {figures} | {inside} |" in page
+
+
+def test_the_file_on_the_page_can_be_read(tmp_path):
+    page = (ROOT / "docs" / "overheads.md").read_text()
+    path = tmp_path / "o.yaml"
+    path.write_text(page.partition("```yaml\n")[2].partition("```")[0])
+    assert read_overheads(path).terms["weights"] == 8_063_549_440
