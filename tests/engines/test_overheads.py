@@ -9,6 +9,7 @@ import kvcalc
 from kvcalc.engines.engine import Engine, engine_classes
 from kvcalc.engines.overheads import SavedOverheads, overhead_terms, read_overheads, write_overheads
 from kvcalc.errors import KvcalcError, SpecError
+from kvcalc.model.spec import Checkpoint
 
 GIB = 2**30
 LOGS = yaml.safe_load((ROOT / "tests" / "golden" / "overheads.yaml").read_text())
@@ -134,6 +135,9 @@ def test_a_tower_that_the_spec_leaves_out_is_unknown_and_shown():
     tower = overhead_terms(kvcalc.size("gemma-3-4b"), None, None, None)[-1]
     assert (tower.name, tower.low_bytes, tower.high_bytes, tower.basis) == ("vision tower", 0, None, "unknown")
     assert "vision tower" not in names(overhead_terms(kvcalc.size("llama-3.1-8b"), None, None, None))
+    files = Checkpoint(bytes=9 * 10**9, formats=("bf16",), source="files of all tensors")
+    held = msgspec.structs.replace(kvcalc.load("gemma-3-4b"), checkpoint=files)
+    assert "vision tower" not in names(overhead_terms(kvcalc.size(held), None, None, None))
 
 
 @pytest.mark.parametrize(("loras", "rank"), [(-1, 16), (1, 0)])

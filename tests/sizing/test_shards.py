@@ -1,10 +1,12 @@
 """Weights on a rank: by hand, against what engines printed, and laws that hold for every model."""
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kvcalc
+from kvcalc.model.spec import Checkpoint
 from kvcalc.sizing.shards import weights_per_rank
 
 GIB = 2**30
@@ -145,3 +147,30 @@ def test_ranks_together_hold_the_whole_and_none_more_than_it(model, tp, pp, ep):
     whole = weights_per_rank(kvcalc.size(model, pp=pp)).stage_bytes
     assert max(tp, ep) * sum(held) >= size.weight_bytes
     assert all(part <= all_ for part, all_ in zip(held, whole, strict=True))
+
+
+def test_what_stands_outside_the_layers_is_on_the_first_stage(spec_file):
+    text = DENSE.replace(
+        "dtype: bf16", "dtype: bf16\nextra_parameters: 100\nlookup_parameters: 60\nposition_embeddings: 5"
+    )
+    plain, more = (stages(spec_file, one, tp=2, pp=2).stage_bytes for one in (DENSE, text))
+    assert [(with_ - without) // 2 for with_, without in zip(more, plain, strict=True)] == [50 + 30 + 5 * 8, 0]
+
+
+def test_bytes_of_files_are_divided_as_the_parameters_are(spec_file):
+    spec = kvcalc.load(str(spec_file(DENSE)))
+    held = msgspec.structs.replace(
+        spec, checkpoint=Checkpoint(bytes=1_000_000, formats=("int4", "bf16"), source="a file")
+    )
+    assert weights_per_rank(kvcalc.size(held, 16)).stage_bytes == (1_000_000,)
+    assert weights_per_rank(kvcalc.size(held, 16)).basis == "exact"
+    two = weights_per_rank(kvcalc.size(held, 16, tp=2))
+    whole, half = (stages(spec_file, DENSE, tp=tp).fullest for tp in (1, 2))
+    assert two.fullest == -(-1_000_000 * half // whole)
+    assert (two.basis, two.why) == ("assumed", "the bytes of the files are divided like the parameters")
+
+
+def test_an_encoder_is_on_the_first_stage():
+    first, last = weights_per_rank(kvcalc.size("whisper-large-v3", 448, pp=2)).stage_bytes
+    assert first > 2 * last
+    assert "encoder" in weights_per_rank(kvcalc.size("whisper-large-v3", 448, tp=2)).why
