@@ -54,7 +54,12 @@ def overhead_terms(
     if loras < 0 or lora_rank < 1:
         raise KvcalcError(f"{loras} LoRAs of rank {lora_rank}", "their number is 0 or more and their rank 1 or more")
     rules = _RULES.get(engine.name if engine else "", _ANY)
-    terms = [_weights(size), _activations(size, engine, rules), _graphs(size, rules), _communication(size, rules)]
+    terms = [
+        _weights(size, engine),
+        _activations(size, engine, rules),
+        _graphs(size, rules),
+        _communication(size, rules),
+    ]
     terms += [_non_torch(rules, gpu_name), _loras(size, loras, lora_rank), *_towers(size)]
     return tuple(_from_saved(terms, saved))
 
@@ -75,8 +80,8 @@ def _measured(name: str, count: int, origin: str) -> Term:
     return Term(name=name, low_bytes=count, high_bytes=count, basis="measured", why=f"read from {origin}")
 
 
-def _weights(size: CacheSize) -> Term:
-    weights = weights_per_rank(size)
+def _weights(size: CacheSize, engine: Engine | None) -> Term:
+    weights = weights_per_rank(size, attention_dp=bool(_flag(engine, ("enable_dp_attention", "enable_attention_dp"))))
     known = [stage for stage in weights.stages if stage.low_bytes is not None and stage.high_bytes is not None]
     if not known:
         return _unknown("weights", f"the spec states too little: {weights.why}")

@@ -73,8 +73,6 @@ EXPERT = 3 * 8 * 16
         ({"tp": 4, "ep": 4}, 2 * EXPERT, EXPERT // 4),  # 6 experts on 4 ranks: the fullest has 2
         ({"tp": 4, "ep": 2}, 3 * EXPERT // 2, EXPERT // 4),
         ({"tp": 2, "dp": 2}, 6 * EXPERT // 2, EXPERT // 2),
-        ({"tp": 2, "dp": 2, "attention_dp": True}, 6 * EXPERT // 4, EXPERT // 2),
-        ({"tp": 2, "dp": 3, "ep": 6, "attention_dp": True}, EXPERT, EXPERT // 2),
     ],
 )
 def test_experts_are_spread_and_shared_ones_and_routers_are_not(spec_file, sharding, experts, shared):
@@ -82,6 +80,17 @@ def test_experts_are_spread_and_shared_ones_and_routers_are_not(spec_file, shard
     tp = sharding["tp"]
     rest = 4 * layer(4 // tp, max(1, 2 // tp), 0) + 2 * -(-10 // tp) * 8 + 8
     assert held == rest + 4 * (experts + shared + 6 * 8)
+
+
+@pytest.mark.parametrize(
+    ("dp", "ep", "experts"), [(2, 1, 6 * EXPERT // 4), (4, 1, 6 * EXPERT // 4), (4, 4, 2 * EXPERT)]
+)
+def test_data_parallel_attention_takes_its_ranks_from_tp(spec_file, dp, ep, experts):
+    """Of 4 ranks: heads and the embedding on 4 / dp, MLPs, experts and the LM head on all of them."""
+    held = stages(spec_file, MOE, tp=4, dp=dp, ep=ep, attention_dp=True).fullest // 2
+    tp = 4 // dp
+    mixers = 4 * layer(4 // tp, 2 // tp, 0) + -(-10 // tp) * 8
+    assert held == mixers + 3 * 8 + 8 + 4 * (experts + EXPERT // 4 + 6 * 8)
 
 
 def test_mla_cuts_what_goes_up_and_copies_what_goes_down():
