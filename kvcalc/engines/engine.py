@@ -165,10 +165,11 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
 def engine_classes() -> dict[str, type[Engine]]:
     """Every engine by name."""
     from kvcalc.engines.llama_cpp import LlamaCpp
+    from kvcalc.engines.tensorrt_llm import TensorRtLlm
     from kvcalc.engines.transformers import Transformers
     from kvcalc.engines.vllm import Vllm
 
-    return {engine.name: engine for engine in (Transformers, Vllm, LlamaCpp)}
+    return {engine.name: engine for engine in (Transformers, Vllm, TensorRtLlm, LlamaCpp)}
 
 
 def find_engine(text: str | None, flags: Mapping[str, Any] | None = None) -> Engine:
