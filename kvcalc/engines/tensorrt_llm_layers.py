@@ -16,7 +16,7 @@ from kvcalc.sizing.need import CacheSize, components_of
 NAME = "TensorRT-LLM"
 
 FORMATS = {"fp32", "bf16", "fp16", "fp8", "int8", "nvfp4"}
-"""Formats of a cache; FP4 has an FP8 scale for 16 values, which its pool holds too (calculate_scaling_factor_size_bytes)."""
+"""Formats of a cache; FP4 has an FP8 scale for 16 values beside it (calculate_scaling_factor_size_bytes)."""
 
 ONE_BYTE = {"fp8_ds_mla": "fp8"}
 """Formats of another engine that a spec may mean by the name that was asked for."""
@@ -33,11 +33,11 @@ class Stage(msgspec.Struct, frozen=True):
     token_bytes: dict[int, int]
     state_bytes: int
 
-
     def fitted(self, pool_bytes: int) -> "Stage":
-        """The same with windows made shorter until one sequence fits, where several do not (adjust_window_sizes_for_vswa).
+        """The same with windows made shorter until one sequence fits, where there are several and it does not.
 
-        They grow together, the shortest first, until the bytes are spent; those that end alike become one.
+        They grow together, the shortest first, until the bytes are spent; those that end alike become one
+        (adjust_window_sizes_for_vswa).
         """
         if len(self.token_bytes) < 2 or sum(w * count for w, count in self.token_bytes.items()) < pool_bytes:
             return self
@@ -68,9 +68,10 @@ def _check(size: CacheSize) -> None:
         if component.is_encoder_fed or component.span.ratio > 1:
             what = "an encoder's tokens" if component.is_encoder_fed else "compressed entries"
             raise KvcalcError(f"what {NAME} does with {what} (`{component.name}`) is not known here", _NEED)
-    shapes = {part.width for one in components_of(size.layers) for part in one.parts(size.sharding) if part.name in "kv"}
+    parts = [part for component in components_of(size.layers) for part in component.parts(size.sharding)]
+    shapes = sorted({part.width for part in parts if part.name in {"k", "v"}})
     if len(shapes) > 1:
-        widths = " and ".join(map(str, sorted(shapes)))
+        widths = " and ".join(map(str, shapes))
         raise KvcalcError(f"{NAME} holds heads of one width in this manager, and these are {widths}", _NEED)
 
 
