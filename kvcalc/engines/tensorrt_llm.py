@@ -65,7 +65,7 @@ class TensorRtLlm(Engine, frozen=True, kw_only=True):
         claims, windows = self._claims(size, stages[0]), list(blocks)
         fullest = min(windows, key=lambda window: Fraction(blocks[window], claims[window]))
         longest = self._longest(size, blocks, stages != asked)
-        fitting = blocks[fullest] // claims[fullest] if longest >= size.workload.context_tokens else 0
+        fitting = blocks[fullest] // claims[fullest]
         sequences = min(fitting, self.max_batch_size)
         limit = "blocks" if len(windows) == 1 else _kind(fullest, self._seq_len(size))
         return Capacity(
