@@ -115,6 +115,7 @@ class PoolDocument(TypedDict):
     bytes_per_block: int | None
     blocks_per_request: int | None
     figures: dict[str, int | float]
+    log: str | None
 
 
 class EngineDocument(TypedDict):
@@ -207,6 +208,7 @@ class RatiosDocument(TypedDict):
     bytes_per_sequence: float | None
     total_bytes: float | None
     read_bytes_per_step: float | None
+    allocated_bytes: float | None
 
 
 class CaseDocument(SizeDocument):
@@ -215,11 +217,21 @@ class CaseDocument(SizeDocument):
     ratios: RatiosDocument
 
 
+class DifferenceDocument(TypedDict):
+    """Rules of engines that only one of two cases follows."""
+
+    first: str
+    other: str
+    only_first: list[str]
+    only_other: list[str]
+
+
 class CompareDocument(TypedDict):
-    """kvcalc compare --format json."""
+    """kvcalc compare --format json; `differences` are those of engines, each case against the first."""
 
     schema: str
     cases: list[CaseDocument]
+    differences: list[DifferenceDocument]
 
 
 class ListedModelDocument(TypedDict):

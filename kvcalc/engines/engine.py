@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Self, cast
 
 import msgspec
 
+from kvcalc.cache.sharding import Sharding
 from kvcalc.documents import EngineDocument, EnginePartDocument, PoolDocument
 from kvcalc.errors import KvcalcError, UnknownNameError
 from kvcalc.sizing.need import CacheSize
@@ -67,6 +68,8 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     blocks_per_request: int | None = None
     figures: dict[str, int | float] = {}
     """Further figures as the log prints them."""
+    log: str = ""
+    """What the log says of it, in its own words; nothing where it says nothing."""
     rules: tuple[str, ...] = ()
 
     @property
@@ -90,6 +93,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
             "bytes_per_block": self.bytes_per_block,
             "blocks_per_request": self.blocks_per_request,
             "figures": self.figures,
+            "log": self.log or None,
         }
 
 
@@ -126,6 +130,14 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     name: ClassVar[str]
     versions: ClassVar[tuple[str, ...]]
     """Releases whose code the rules were read in, newest first."""
+    is_plain: ClassVar[bool] = False
+    """Whether it stands for no engine at all."""
+    spreads_layers: ClassVar[bool] = False
+    """Whether it splits layers over the cards of a machine by itself, so that there are no ranks."""
+    kv_formats: ClassVar[tuple[str, ...]] = ("fp8", "nvfp4")
+    """Smaller formats of the cache that may be tried where one does not fit, the largest first."""
+    weight_formats: ClassVar[tuple[str, ...]] = ("fp8", "nvfp4")
+    """The same for the weights."""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "version", self.version or self.versions[0])
@@ -157,45 +169,43 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         """What a pool of so many bytes on each rank carries, for requests of the context of `size`."""
         raise NotImplementedError
 
-    def pool_bytes(self, card: Card) -> int:
-        """Bytes of the pool that it takes on such a card; 0 or less where nothing is left."""
+    def pool_bytes(self, card: Card, size: CacheSize) -> int:
+        """Bytes of the pool that it takes on such a card for a launch of `size`; 0 or less where nothing is left."""
         raise NotImplementedError
+
+    def cards(self, sharding: Sharding) -> int:
+        """How many cards such ranks are."""
+        return sharding.stage_ranks * sharding.pp * sharding.dp
+
+    @property
+    def pool_rule(self) -> str:
+        """How much of a card that is, in a few words; nothing where it takes all that is left."""
+        return ""
 
 
 def engine_classes() -> dict[str, type[Engine]]:
     """Every engine by name."""
     from kvcalc.engines.llama_cpp import LlamaCpp
+    from kvcalc.engines.sglang import Sglang
     from kvcalc.engines.tensorrt_llm import TensorRtLlm
     from kvcalc.engines.transformers import Transformers
     from kvcalc.engines.vllm import Vllm
 
-    return {engine.name: engine for engine in (Transformers, Vllm, TensorRtLlm, LlamaCpp)}
+    return {engine.name: engine for engine in (Transformers, Vllm, TensorRtLlm, LlamaCpp, Sglang)}
 
 
-def find_engine(text: str | None, flags: Mapping[str, Any] | None = None) -> Engine:
+def find_engine(text: str, flags: Mapping[str, Any] | None = None) -> Engine:
     """The engine called NAME or NAME@VERSION, with the values of its own flags.
 
-    KvcalcError for a version whose rules are not known, and for a flag that is another engine's.
+    KvcalcError for a version whose rules are not known.
     """
     engines = engine_classes()
-    name, _, version = (text or "").strip().partition("@")
-    name = name.casefold()
-    for flag in flags or {}:
-        check_taker(flag, [name], engines)
+    name, _, version = text.strip().casefold().partition("@")
     if name not in engines:
         raise UnknownNameError("engine", name, engines, f"--engine takes {', '.join(engines)}")
     engine = engines[name]
     release = engine.release(version) if version else engine.versions[0]
     if release is None:
-        raise KvcalcError(
-            f"--engine {text}: rules are known for {name} {engine.known_versions()}", f"use --engine {name}"
-        )
+        message = f"--engine {text}: rules are known for {name} {engine.known_versions()}"
+        raise KvcalcError(message, f"use --engine {name}")
     return engine(version=release, **(flags or {}))
-
-
-def check_taker(flag: str, names: list[str], engines: Mapping[str, type[Engine]]) -> None:
-    """KvcalcError where none of the engines called `names` has that flag."""
-    takers = [one for one, engine in engines.items() if flag in engine.flags()]
-    if not set(takers) & set(names):
-        whose = f"a flag of {' and '.join(takers)}"
-        raise KvcalcError(f"--{flag.replace('_', '-')} is {whose}", f"add --engine {takers[0]}, or leave it out")

@@ -57,6 +57,9 @@ class LlamaCpp(Engine, frozen=True, kw_only=True):
 
     name: ClassVar[str] = NAME
     versions: ClassVar[tuple[str, ...]] = ("b11549",)
+    spreads_layers: ClassVar[bool] = True
+    kv_formats: ClassVar[tuple[str, ...]] = ("q8_0", "q5_1", "q4_0")
+    weight_formats: ClassVar[tuple[str, ...]] = ("q8_0", "q5_0", "q4_0")
 
     def allocate(self, size: CacheSize) -> Allocation:
         """What a context holds, in bytes, for all slots; KvcalcError for what llama.cpp refuses."""
@@ -72,7 +75,7 @@ class LlamaCpp(Engine, frozen=True, kw_only=True):
         """What fits into that memory: a context takes all of its cells when it is made, and no pool beside."""
         return held_capacity(self.allocate, size, pool_bytes, MOST_SLOTS)
 
-    def pool_bytes(self, card: Card) -> int:
+    def pool_bytes(self, card: Card, size: CacheSize) -> int:
         """All that is left, in bytes: it sets nothing aside."""
         return card.left_bytes
 

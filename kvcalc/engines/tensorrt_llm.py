@@ -81,11 +81,18 @@ class TensorRtLlm(Engine, frozen=True, kw_only=True):
             bytes_per_block=max(self._blocks_bytes(stage, dict.fromkeys(windows, 1)) for stage in stages),
             blocks_per_request=sum(claims.values()),
             figures=self._figures(stages, blocks, longest),
+            log=self._log(stages, blocks),
         )
 
-    def pool_bytes(self, card: Card) -> int:
+    def pool_bytes(self, card: Card, size: CacheSize) -> int:
         """Its share of what weights, a dummy run and all else leave free (KvCacheCreator._cal_max_memory)."""
         return int(card.left_bytes * Fraction(str(self.kv_cache_free_gpu_mem_fraction)))
+
+    @property
+    def pool_rule(self) -> str:
+        """The share that it takes of what is free."""
+        share = f"{self.kv_cache_free_gpu_mem_fraction:.4g}"
+        return f"{share} of what is free once the model has run (--kv-cache-free-gpu-mem-fraction)"
 
     def _seq_len(self, size: CacheSize) -> int:
         asked = size.workload.context_tokens
@@ -162,6 +169,11 @@ class TensorRtLlm(Engine, frozen=True, kw_only=True):
         if states := max(self._states_bytes(stage) for stage in stages):
             figures |= {"mamba_slots": self._slots(), "mamba_bytes": states}
         return figures
+
+    def _log(self, stages: list[Stage], blocks: Mapping[int, int]) -> str:
+        held = max(self._blocks_bytes(stage, blocks) for stage in stages) / 2**30
+        tokens = sum(blocks.values()) * self.tokens_per_block
+        return f"[MemUsageChange] Allocated {held:.2f} GiB for max tokens in paged KV cache ({tokens})."
 
     def _rules(self, size: CacheSize, stages: list[Stage], claims: Mapping[int, int]) -> list[str]:
         limit = self._seq_len(size)

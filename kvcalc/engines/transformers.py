@@ -16,6 +16,8 @@ from kvcalc.engines.transformers_static import StaticHolder
 from kvcalc.errors import KvcalcError
 from kvcalc.sizing.need import CacheSize
 
+MAX_MEMORY_PERCENT = 0.9
+
 
 class Transformers(Engine, frozen=True, kw_only=True):
     """The rules of transformers 5.24; a flag that is None has the library's default."""
@@ -46,6 +48,7 @@ class Transformers(Engine, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "transformers"
     versions: ClassVar[tuple[str, ...]] = ("5.24.0",)
+    kv_formats: ClassVar[tuple[str, ...]] = ()
 
     def allocate(self, size: CacheSize) -> Allocation:
         """What the cache holds, in bytes, for the whole batch on one device."""
@@ -56,9 +59,16 @@ class Transformers(Engine, frozen=True, kw_only=True):
         """What fits into that memory: only continuous batching takes a pool."""
         return self._cache(size).capacity(self, size, pool_bytes)
 
-    def pool_bytes(self, card: Card) -> int:
+    def pool_bytes(self, card: Card, size: CacheSize) -> int:
         """All that is left, in bytes; continuous batching takes its share before anything has run."""
-        return self._known().pool_bytes(self, card)
+        return self._cache(size).pool_bytes(self, card)
+
+    @property
+    def pool_rule(self) -> str:
+        """The share that continuous batching takes; the other caches take all that is left."""
+        if self.cache_implementation != "paged":
+            return ""
+        return f"{self.max_memory_percent or MAX_MEMORY_PERCENT:.4g} of what was free (--max-memory-percent)"
 
     def given(self, flags: tuple[str, ...]) -> dict[str, Any]:
         """Those of `flags` that were given, by name."""
@@ -148,7 +158,7 @@ class _Paged(_Dynamic):
 
     def pool_bytes(self, engine: Transformers, card: Card) -> int:
         free = card.left_bytes + card.activation_bytes + card.graphs_bytes
-        return int(free * Fraction(str(engine.max_memory_percent or 0.9)))
+        return int(free * Fraction(str(engine.max_memory_percent or MAX_MEMORY_PERCENT)))
 
     def _pages(self, engine: Transformers, size: CacheSize) -> Pages:
         return pages_of(size, Paging(**engine.given(self.of_pages)))

@@ -54,7 +54,7 @@ def test_a_pool_is_what_the_log_says(log):
 def test_the_share_of_the_free_memory_gives_the_blocks_of_the_log(log):
     engine, size = _asked(log)
     least, most = (
-        engine.capacity(size, engine.pool_bytes(Card(total_bytes=int((log["available_gib"] + rounding) * GIB))))
+        engine.capacity(size, engine.pool_bytes(Card(total_bytes=int((log["available_gib"] + rounding) * GIB)), size))
         for rounding in (-0.005, 0.005)
     )
     assert least.tokens <= log.get("tokens", log.get("blocks", 0) * engine.tokens_per_block) <= most.tokens
@@ -78,8 +78,18 @@ def test_what_weights_and_a_dummy_run_leave_is_shared_out():
         graphs_bytes=GIB,
         communication_bytes=GIB,
     )
-    assert find_engine("tensorrt-llm").pool_bytes(card) == 54 * GIB
-    assert find_engine("tensorrt-llm", {"kv_cache_free_gpu_mem_fraction": 0.5}).pool_bytes(card) == 30 * GIB
+    size = kvcalc.size(kvcalc.load("llama-3.1-8b"), 64)
+    half = find_engine("tensorrt-llm", {"kv_cache_free_gpu_mem_fraction": 0.5})
+    assert find_engine("tensorrt-llm").pool_bytes(card, size) == 54 * GIB
+    assert half.pool_bytes(card, size) == 30 * GIB
+    assert half.pool_rule.startswith("0.5 of what is free once the model has run")
+
+
+def test_the_pool_is_said_in_the_words_of_the_log():
+    log = next(log for log in LOGS if log["id"] == "llama-3.1-8b-fp8-rtx5090")
+    pool = _whole_blocks(log, *_asked(log))
+    # https://github.com/NVIDIA/TensorRT-LLM/issues/4275 prints this line.
+    assert pool.log == "[MemUsageChange] Allocated 16.05 GiB for max tokens in paged KV cache (263008)."
 
 
 @pytest.mark.parametrize(("version", "blocks"), [("1.1", 11), ("1.3", 10)])

@@ -45,7 +45,7 @@ def _tiny(case, tokens):
 def _paged(case):
     size = kvcalc.size(kvcalc.load(case["config"]), case["tokens"], tp=case["tp"])
     engine = _engine("paged", flash=case["flash"], **case["options"])
-    return engine, size, engine.capacity(size, engine.pool_bytes(Card(total_bytes=case["gib"] * GIB)))
+    return engine, size, engine.capacity(size, engine.pool_bytes(Card(total_bytes=case["gib"] * GIB), size))
 
 
 @pytest.mark.parametrize("case", STATIC, ids=lambda case: f"{case['model']}-{case['max_cache_len']}")
@@ -112,9 +112,12 @@ def test_the_library_still_cuts_such_sectors():
 
 def test_continuous_batching_takes_its_share_before_anything_has_run():
     card = Card(total_bytes=80 * GIB, weights_bytes=10 * GIB, activation_bytes=5 * GIB, graphs_bytes=GIB)
-    assert _engine("paged").pool_bytes(card) == 63 * GIB
-    assert _engine("paged", max_memory_percent=0.5).pool_bytes(card) == 35 * GIB
-    assert _engine("static", max_cache_len=9).pool_bytes(card) == 64 * GIB
+    size, half = kvcalc.size(kvcalc.load("llama-3.1-8b"), 9), _engine("paged", max_memory_percent=0.5)
+    assert _engine("paged").pool_bytes(card, size) == 63 * GIB
+    assert half.pool_bytes(card, size) == 35 * GIB
+    assert half.pool_rule == "0.5 of what was free (--max-memory-percent)"
+    assert _engine("static", max_cache_len=9).pool_bytes(card, size) == 64 * GIB
+    assert _engine("static").pool_rule == ""
 
 
 def test_a_batch_takes_whole_sectors_and_two_for_padding():
