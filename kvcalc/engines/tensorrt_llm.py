@@ -78,9 +78,8 @@ class TensorRtLlm(Engine, frozen=True, kw_only=True):
             max_model_len=self._seq_len(size),
             block_tokens=(self.tokens_per_block,),
             num_blocks=sum(blocks.values()),
-            bytes_per_block=max(self._blocks_bytes(stage, dict.fromkeys(windows, 1)) for stage in stages),
-            blocks_per_request=sum(claims.values()),
-            figures=self._figures(stages, blocks, longest),
+            bytes_per_block=self._block_bytes(stages) if len(windows) == 1 else None,
+            figures=self._figures(stages, blocks, longest) | {"blocks_per_request": sum(claims.values())},
             log=self._log(stages, blocks),
         )
 
@@ -158,6 +157,9 @@ class TensorRtLlm(Engine, frozen=True, kw_only=True):
 
     def _blocks_bytes(self, stage: Stage, blocks: Mapping[int, int]) -> int:
         return sum(blocks[window] * count * self.tokens_per_block for window, count in stage.token_bytes.items())
+
+    def _block_bytes(self, stages: list[Stage]) -> int:
+        return max(self._blocks_bytes(stage, dict.fromkeys(stage.token_bytes, 1)) for stage in stages)
 
     def _figures(self, stages: list[Stage], blocks: Mapping[int, int], longest: int) -> dict[str, int | float]:
         figures: dict[str, int | float] = {

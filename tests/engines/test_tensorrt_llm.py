@@ -119,7 +119,7 @@ def test_windows_share_the_pool_equally_and_reserve_a_step():
     assert pool.figures["window_128_blocks"] == pool.figures["window_32768_blocks"] == each
     assert pool.num_blocks == 2 * each
     # 128 tokens of the window and 8,192 of a step, against 32,768.
-    assert pool.blocks_per_request == 260 + 1024
+    assert pool.figures["blocks_per_request"] == 260 + 1024
     assert (pool.sequences, pool.limited_by) == (each // 1024, "full-attention tokens")
     assert engine.allocate(size).allocated_bytes == (260 + 1024) * 32 * HALF
 
@@ -127,11 +127,11 @@ def test_windows_share_the_pool_equally_and_reserve_a_step():
 def test_a_step_is_no_longer_than_the_prompt():
     engine = find_engine("tensorrt-llm", WINDOWS | {"max_num_tokens": 65536})
     size = kvcalc.size(kvcalc.load("gpt-oss-20b"), 1000)
-    assert engine.capacity(size, GIB).blocks_per_request == 2 * 32
-    assert engine.with_flags(max_seq_len=32768).capacity(size, GIB).blocks_per_request == 2 * 32
+    assert engine.capacity(size, GIB).figures["blocks_per_request"] == 2 * 32
+    assert engine.with_flags(max_seq_len=32768).capacity(size, GIB).figures["blocks_per_request"] == 2 * 32
     # A prompt of at most 2,048 tokens has 1,920 past a window of 128: together 64 blocks, beside the 65 of the whole.
     size = kvcalc.size(kvcalc.load("gpt-oss-20b"), 2049)
-    assert engine.capacity(size, GIB).blocks_per_request == 64 + 65
+    assert engine.capacity(size, GIB).figures["blocks_per_request"] == 64 + 65
 
 
 def test_windows_that_shrank_take_no_request_of_the_context():
