@@ -123,7 +123,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
         typer.Option(
             "--engine",
             metavar="ENGINE",
-            help="What it would hold: vllm, sglang, llama.cpp, transformers; or NAME@VERSION.",
+            help="What it would hold: vllm, sglang, tensorrt-llm, llama.cpp, transformers; or @VERSION.",
         ),
     ] = None
     kv_cache_memory: Annotated[
