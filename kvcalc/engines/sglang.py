@@ -8,10 +8,8 @@ between releases; each names the functions that it follows. Whether SGLang can l
 from collections.abc import Iterator
 from typing import ClassVar
 
-import msgspec
-
 from kvcalc.cache.component import Component
-from kvcalc.cache.sharding import WHOLE
+from kvcalc.cache.sharding import WHOLE, Sharding
 from kvcalc.engines.engine import Allocation, AllocationPart, Capacity, Card, Engine
 from kvcalc.engines.sglang_compressed import PAGE_SIZE, CompressedPools
 from kvcalc.engines.sglang_layers import is_latent, stages_of
@@ -89,13 +87,14 @@ class Sglang(Engine, frozen=True, kw_only=True):
             block_tokens=pools.block_tokens,
             figures=dict(_figures(pools.parts(sizes), sizes, setup)),
             rules=tuple(self._rules(size, setup, pools, sizes)),
+            log=f"max_total_num_tokens={tokens}, context_len={context}",
         )
 
-    def pool_bytes(self, card: Card, size: CacheSize | None = None) -> int:
+    def pool_bytes(self, card: Card, size: CacheSize) -> int:
         """Its share of what is free before weights are loaded, less the weights, in bytes (_profile_available_bytes).
 
-        Activations and graphs live in what it leaves. `size` tells the ranks and the kind of cache, which its own
-        choice of --mem-fraction-static depends on; without it, one rank and K and V are meant.
+        Activations and graphs live in what it leaves. The ranks and the kind of cache shape its own choice of
+        --mem-fraction-static.
         """
         self._check_fraction()
         before = card.total_bytes - card.non_torch_bytes - card.communication_bytes
@@ -105,13 +104,25 @@ class Sglang(Engine, frozen=True, kw_only=True):
         rest_gib = (before - card.weights_bytes) / 2**30 - before / 2**30 * (1 - fraction)
         return int(rest_gib * 2**30)
 
-    def _launch(self, size: CacheSize | None) -> Launch:
-        launch = Launch(prefill_tokens=self.chunked_prefill_size, max_running_requests=self.max_running_requests)
-        if size is None:
-            return launch
+    @property
+    def pool_rule(self) -> str:
+        """The share that it may use of what was free."""
+        if self.mem_fraction_static is None:
+            return "by its own choice of --mem-fraction-static, for activations and graphs"
+        return (
+            f"{1 - self.mem_fraction_static:.4g} of what was free, for activations and graphs (--mem-fraction-static)"
+        )
+
+    def cards(self, sharding: Sharding) -> int:
+        """Under --enable-dp-attention the data-parallel ranks are the tensor-parallel ones."""
+        dp = 1 if self.enable_dp_attention else sharding.dp
+        return sharding.stage_ranks * sharding.pp * dp
+
+    def _launch(self, size: CacheSize) -> Launch:
         kept = [one for one in components_of(size.layers) if one.keeps_entries and not one.selects]
-        return msgspec.structs.replace(
-            launch,
+        return Launch(
+            prefill_tokens=self.chunked_prefill_size,
+            max_running_requests=self.max_running_requests,
             tp=size.sharding.tp,
             pp=size.sharding.pp,
             attention_dp=size.sharding.dp if self.enable_dp_attention else None,

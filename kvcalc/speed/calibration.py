@@ -136,7 +136,9 @@ class _Table:
 
         if not points:
             raise KvcalcError("no point to calibrate on", "give at least one measurement")
-        rows = [(index, part, cost) for index, point in enumerate(points) for part in point.parts for cost in part.costs]
+        rows = [
+            (index, part, cost) for index, point in enumerate(points) for part in point.parts for cost in part.costs
+        ]
         self.count = len(points)
         self.measured = np.log(np.array([_positive(point.seconds) for point in points]))
         self.point = np.array([index for index, _, _ in rows])

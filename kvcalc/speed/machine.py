@@ -46,6 +46,7 @@ class Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     families: dict[str, list[str]]
     free: dict[str, Constant]
     engines: dict[str, EngineConstants]
+    bands: dict[str, Constant]
 
 
 @cache

@@ -10,9 +10,10 @@ from kvcalc.cache.component import Component
 from kvcalc.cache.matrix import Matrix
 from kvcalc.cache.sharding import Sharding
 from kvcalc.errors import KvcalcError
-from kvcalc.model.spec import Layer, Routed
+from kvcalc.model.feed_forward import Routed
+from kvcalc.model.spec import Layer
 from kvcalc.sizing.need import CacheSize
-from kvcalc.sizing.shards import spread_experts
+from kvcalc.sizing.shards import spread_of
 
 
 class Attending(NamedTuple):
@@ -74,6 +75,16 @@ class RankModel(msgspec.Struct, frozen=True):
         return self.size.sharding
 
     @property
+    def gathered(self) -> int:
+        """How many times the tokens of a rank's attention pass its other matrices: attention-DP gathers them."""
+        return self.sharding.dp if self.attention_dp else 1
+
+    @property
+    def attention_ranks(self) -> int:
+        """Ranks that one mixer is cut over."""
+        return self.sharding.tp // self.gathered
+
+    @property
     def has_experts(self) -> bool:
         """Whether tokens are routed anywhere."""
         return bool(self.lower.experts or self.upper.experts)
@@ -117,8 +128,9 @@ class _Builder:
     """One pass over the layers of a size."""
 
     def __init__(self, size: CacheSize, attention_dp: bool, hidden: int) -> None:
-        self.size, self.hidden, self.sharding = size, hidden, size.sharding
-        self.experts = spread_experts(size.sharding, attention_dp)
+        spread = spread_of(size.sharding, attention_dp)
+        self.size, self.hidden = size, hidden
+        self.sharding, self.rest, self.experts = spread.attention, spread.rest, spread.experts
         self.sources = size.spec.source_of()
 
     def stack(self, first: int, end: int) -> Stack:
@@ -134,7 +146,7 @@ class _Builder:
         for index, layer in enumerate(layers, first):
             mixer.update(self._mixer(index, layer))
             if layer.mlp is not None:
-                feed_forward.update(layer.mlp.matrices(self.hidden, self.sharding))
+                feed_forward.update(layer.mlp.matrices(self.hidden, self.rest))
                 routed = layer.mlp.routed(self.hidden, self.experts)
                 experts.update([routed] if routed else [])
             for one in self._attending(index, layer):

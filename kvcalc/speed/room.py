@@ -31,8 +31,10 @@ def _stack_bytes(setting: Setting, stack: Stack) -> float:
     return plain + experts * numbers.experts.bytes_per_value
 
 
-def most_sequences(setting: Setting, tokens: Any) -> Any:
+def most_sequences(setting: Setting, tokens: Any, shared: int = 0) -> Any:
     """Sequences of `tokens` tokens that all ranks hold beside the weights, as a number that is not rounded.
+
+    The first `shared` tokens of all are kept once.
 
     KvcalcError where the weights alone pass the card, or its memory is not known.
     """
@@ -43,12 +45,19 @@ def most_sequences(setting: Setting, tokens: Any) -> Any:
     if memory is None:
         raise KvcalcError(f"{gpu.name}: its memory is not known", f"kvcalc gpus show {gpu.name} lists what is known")
     weights = weight_bytes(setting)
-    pool = memory * MEMORY_SHARE - weights
+    prefix = _stored(setting, shared) if shared else 0
+    pool = memory * MEMORY_SHARE - weights - prefix
     if pool <= 0:
         raise KvcalcError(
             f"{model.size.spec.name}: {weights / 2**30:,.1f} GiB of weights a rank do not fit {gpu.name}, "
             f"of whose {memory / 2**30:,.1f} GiB a server takes {MEMORY_SHARE:.0%}",
             "more --tp, a smaller --weights format, or --force",
         )
-    stored = (model.lower.stored_bytes(tokens) + model.upper.stored_bytes(tokens)) / model.sharding.pp
-    return pool / stored * model.sharding.dp
+    return pool / (_stored(setting, tokens) - prefix) * model.sharding.dp
+
+
+def _stored(setting: Setting, tokens: Any) -> Any:
+    """Bytes that one sequence keeps on a rank."""
+    model = setting.model
+    stacks = [stack for stack in (model.lower, model.upper, model.drafts) if stack is not None]
+    return sum(stack.stored_bytes(tokens) for stack in stacks) / model.sharding.pp

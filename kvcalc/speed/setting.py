@@ -17,7 +17,7 @@ from kvcalc.speed.weights import RECIPES, weight_numbers
 class Use(msgspec.Struct, frozen=True):
     """How a model is used: formats by name (None leaves them to the spec), and how it is spread over GPUs.
 
-    `attention_dp`: data-parallel ranks share the routed experts. `encoder_tokens` replaces the spec's own.
+    `attention_dp`: data-parallel ranks are taken from the tensor-parallel ones and share all but attention. `encoder_tokens` replaces the spec's own.
     """
 
     weights: str | None = None
@@ -51,9 +51,7 @@ def make_setting(spec: ModelSpec, machine: Machine, use: Use) -> Setting:
 
 def machine_for(gpu: str, engine: str | None, use: Use) -> Machine:
     """The machine under a use: ranks that exchange activations need a link."""
-    sharding = use.sharding
-    ranks = sharding.tp * sharding.pp * (sharding.dp if use.attention_dp else 1)
-    return find_machine(gpu, engine, ranks)
+    return find_machine(gpu, engine, use.sharding.tp * use.sharding.pp)
 
 
 def decode_costs(setting: Setting, batch: Any, context: Any, drafted: int = 0) -> list[Cost]:

@@ -7,10 +7,9 @@ numbers and for numpy arrays of batches and contexts alike.
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from kvcalc.cache.component import Component
 from kvcalc.cache.matrix import Matrix
 from kvcalc.cache.span import at_most
-from kvcalc.model.spec import Routed
+from kvcalc.model.feed_forward import Routed
 from kvcalc.speed.machine import Machine
 from kvcalc.speed.rank import Attending, RankModel, Stack
 from kvcalc.speed.weights import Numbers, WeightNumbers
@@ -95,7 +94,8 @@ class FeedForward(Term):
 
     def costs(self, setting: Setting, stack: Stack, step: Pass) -> Iterator[Cost]:
         for matrix, count in stack.feed_forward.items():
-            yield matrix_cost(self.name, setting.machine, matrix, setting.numbers.matrices, step.tokens, count)
+            tokens = step.tokens * setting.model.gathered
+            yield matrix_cost(self.name, setting.machine, matrix, setting.numbers.matrices, tokens, count)
 
 
 class Experts(Term):
@@ -104,8 +104,7 @@ class Experts(Term):
     name = "experts"
 
     def costs(self, setting: Setting, stack: Stack, step: Pass) -> Iterator[Cost]:
-        sharding = setting.model.sharding
-        tokens = step.tokens * (sharding.dp if setting.model.attention_dp else 1)
+        tokens = step.tokens * setting.model.gathered
         for routed, count in stack.experts.items():
             yield self._cost(setting, routed, count, tokens)
 
@@ -122,7 +121,9 @@ class Experts(Term):
         rows = (chosen**2 + (touched * machine.free["expert_rows"]) ** 2) ** 0.5
         start = (machine.free["experts_us"] + len(routed.matrices) * kernel.start_us) * machine.free["start_share"] * US
         shares = machine.kernels["bf16"].bandwidth_share, kernel.flops_share * machine.free["experts_share"]
-        cost = _cost(self.name, machine, (count * start, *shares, numbers.rate), count * moved, count * 2 * rows * values)
+        cost = _cost(
+            self.name, machine, (count * start, *shares, numbers.rate), count * moved, count * 2 * rows * values
+        )
         least_moved, least_worked = touched * values * numbers.bytes_per_value, 2 * chosen * values
         return cost._replace(
             floor_moving=count * least_moved / machine.bytes_per_second,
@@ -137,7 +138,8 @@ class Head(Term):
 
     def costs(self, setting: Setting, stack: Stack, step: Pass) -> Iterator[Cost]:
         rows = step.sequences if step.is_prompt else step.tokens
-        yield matrix_cost(self.name, setting.machine, setting.model.head, setting.numbers.head, rows, 1)
+        tokens = rows * setting.model.gathered
+        yield matrix_cost(self.name, setting.machine, setting.model.head, setting.numbers.head, tokens, 1)
 
 
 class Attention(Term):
@@ -218,34 +220,30 @@ class SmallKernels(Term):
 
 
 class AllReduce(Term):
-    """Sums over the tensor-parallel ranks behind every mixer and every feed-forward part."""
+    """Sums over the ranks that a mixer and a feed-forward part are cut over, behind each of them."""
 
     name = "all-reduce"
 
     def costs(self, setting: Setting, stack: Stack, step: Pass) -> Iterator[Cost]:
-        model, ranks = setting.model, setting.model.sharding.tp
-        if ranks == 1:
-            return
+        model = setting.model
         size = step.tokens * model.hidden * ACTIVATION_BYTES
-        sums = stack.mixers + stack.layers
-        yield _exchange(self.name, setting.machine, sums, ranks, 2 * (ranks - 1) / ranks * size)
+        sums = ((stack.mixers, model.attention_ranks), (stack.layers, 1 if model.attention_dp else model.sharding.tp))
+        for count, ranks in sums:
+            if ranks > 1 and count:
+                yield _exchange(self.name, setting.machine, count, ranks, 2 * (ranks - 1) / ranks * size)
 
 
 class AllToAll(Term):
-    """Tokens sent to the experts of other data-parallel ranks, and their answers."""
+    """Attention-DP: the tokens of every rank to all others before a feed-forward part, and the sums back."""
 
     name = "all-to-all"
 
     def costs(self, setting: Setting, stack: Stack, step: Pass) -> Iterator[Cost]:
-        model = setting.model
-        ranks = model.sharding.dp * model.sharding.tp
-        layers = sum(stack.experts.values())
-        if not model.attention_dp or ranks == 1 or not layers:
+        model, ranks = setting.model, setting.model.sharding.tp
+        if not model.attention_dp or ranks == 1:
             return
-        active = max(routed.active for routed in stack.experts)
-        copies = at_most(active, model.sharding.ep)
-        size = step.tokens / model.sharding.tp * copies * model.hidden * ACTIVATION_BYTES
-        yield _exchange(self.name, setting.machine, 2 * layers, ranks, (ranks - 1) / ranks * size)
+        size = step.tokens * model.gathered * model.hidden * ACTIVATION_BYTES
+        yield _exchange(self.name, setting.machine, 2 * stack.layers, ranks, (ranks - 1) / ranks * size)
 
 
 class Host(Term):

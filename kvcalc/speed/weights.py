@@ -10,7 +10,6 @@ from typing import NamedTuple
 import msgspec
 
 from kvcalc.cache.formats import Format, find_format
-from kvcalc.errors import KvcalcError
 from kvcalc.model.importers.ggml_types import BY_NAME
 from kvcalc.speed.machine import Machine
 

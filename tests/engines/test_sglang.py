@@ -16,6 +16,7 @@ from kvcalc.errors import KvcalcError
 CASES = json.loads((GOLDEN / "sglang.json").read_text())
 LOGS = yaml.safe_load((GOLDEN / "sglang_logs.yaml").read_text())
 GIB = 2**30
+ONE = kvcalc.size("llama-3.1-8b")
 
 
 def sglang(**flags):
@@ -59,7 +60,7 @@ def _budgets(log, engine):
     # Half a hundredth either way: less before and more after is the most.
     spans = ((2 * before + 1, 2 * after - 1), (2 * before - 1, 2 * after + 1))
     return [
-        engine.pool_bytes(Card(total_bytes=there * GIB // 200, weights_bytes=(there - here) * GIB // 200))
+        engine.pool_bytes(Card(total_bytes=there * GIB // 200, weights_bytes=(there - here) * GIB // 200), ONE)
         for there, here in spans
     ]
 
@@ -76,8 +77,9 @@ def test_weights_past_the_static_share_leave_no_pool():
     https://github.com/SemiAnalysisAI/InferenceX/issues/2128
     """
     card = Card(total_bytes=int(137.90 * GIB), weights_bytes=int(125.65 * GIB))
-    assert sglang(mem_fraction_static=0.88).pool_bytes(card) < 0
-    assert sglang(mem_fraction_static=0.9105).pool_bytes(card) < 0 < sglang(mem_fraction_static=0.9121).pool_bytes(card)
+    assert sglang(mem_fraction_static=0.88).pool_bytes(card, ONE) < 0
+    assert sglang(mem_fraction_static=0.9105).pool_bytes(card, ONE) < 0
+    assert sglang(mem_fraction_static=0.9121).pool_bytes(card, ONE) > 0
 
 
 def test_an_older_release_pays_for_no_spare_slot():
@@ -214,7 +216,7 @@ def test_a_pool_of_its_own_choice_asks_for_the_ranks():
     size = kvcalc.size("llama-3.1-8b", 8192, tp=8)
     fraction = static_fraction(80 * GIB, Launch(tp=8))
     assert abs(sglang().pool_bytes(card, size) - (78 * fraction - 16) * GIB) < 2
-    assert sglang().pool_bytes(card) > sglang().pool_bytes(card, size)
+    assert sglang().pool_bytes(card, ONE) > sglang().pool_bytes(card, size)
 
 
 MODELS = ("llama-3.1-8b", "deepseek-v3.2", "gpt-oss-20b", "qwen3.5-27b", "deepseek-v4-flash", "lfm2-1.2b")
