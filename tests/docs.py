@@ -30,12 +30,14 @@ from kvcalc.engines import documents as engine_documents
 from kvcalc.hardware import documents as hardware_documents
 from kvcalc.model.spec import Document
 from kvcalc.profiler import documents as profiler_documents
+from kvcalc.speed import documents as speed_documents
 
 SCHEMAS = {
     **documents.SCHEMAS,
     **engine_documents.SCHEMAS,
     **hardware_documents.SCHEMAS,
     **profiler_documents.SCHEMAS,
+    **speed_documents.SCHEMAS,
 }
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

@@ -22,6 +22,7 @@ ORDER = [
     {"report"},
     {"sizing"},
     {"engines", "reference"},
+    {"speed"},
     {"profiler"},
     {"render", "api"},
     {"cli"},

@@ -198,7 +198,7 @@ class Latent(Attended, frozen=True, kw_only=True, tag="latent"):
             return super().matrices(hidden, source, sharding)
         heads = sharding.heads(self.q_heads)
         asked, kept = heads * (self.nope_head_dim + self.rope_dim), self.latent_dim + self.rope_dim
-        down = (Matrix(asked + kept, hidden),)
+        down: tuple[Matrix, ...] = (Matrix(asked + kept, hidden),)
         if self.q_rank is not None:
             down = (Matrix(self.q_rank + kept, hidden), Matrix(asked, self.q_rank))
         sides = Matrix(self.latent_dim, self.nope_head_dim, heads), Matrix(self.v_head_dim, self.latent_dim, heads)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from kvcalc.errors import KvcalcError
-from kvcalc.speed.terms import Cost
+from kvcalc.speed.kernels import Cost
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    Numbers = NDArray[np.float64]
+    Numbers = NDArray[np.floating[Any]]
 
 FACTORS = {
     "overhead": "starting kernels other than matrices, and what a layer waits for",
@@ -78,7 +78,7 @@ class Fit(NamedTuple):
     """
 
     scales: Scales
-    count: int
+    points: int
     before: tuple[float, ...]
     left_out: tuple[float, ...]
 
@@ -153,7 +153,7 @@ class _Table:
     def logarithms(self, scales: Scales) -> "Numbers":
         import numpy as np
 
-        return np.log(np.array([scales.of(name) for name in self.names]))
+        return np.asarray(np.log([scales.of(name) for name in self.names]))
 
     def scales(self, logarithms: "Numbers") -> Scales:
         import numpy as np
@@ -170,7 +170,7 @@ class _Table:
         moved, worked = np.maximum(moved * moving, least_moved), np.maximum(worked * working, least_worked)
         weight = weight * np.where(self.interferes, interference, 1.0)
         seconds = weight * (started * start + np.cbrt(moved**3 + worked**3))
-        return np.bincount(self.point, seconds, self.count)
+        return np.asarray(np.bincount(self.point, seconds, self.count), dtype=np.float64)
 
     def residuals(self, logarithms: "Numbers") -> "Numbers":
         """The logarithm of predicted over measured seconds."""

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
+from kvcalc.speed.kernels import Cost, Setting
 from kvcalc.speed.setting import decode_costs
-from kvcalc.speed.terms import Cost, Setting
 
 MOST = 2**40
 
@@ -16,7 +16,7 @@ def compute_bound_batch(setting: Setting, context: int) -> int | None:
 
     def is_bound(batch: int) -> bool:
         costs = [cost for cost in decode_costs(setting, batch, context) if cost.moves == "weights"]
-        return sum(cost.working for cost in costs) >= sum(cost.moving for cost in costs)
+        return bool(sum(cost.working for cost in costs) >= sum(cost.moving for cost in costs))
 
     return first(is_bound)
 

@@ -157,9 +157,9 @@ class _Builder:
             values += sum(state.values for one in layer.components for state in one.states(self.sharding))
         components = [one for layer in layers for one in layer.components]
         kept: dict[int, tuple[Component, int, int]] = {}
-        for one in components:
-            if one.keeps_entries:
-                kept[id(one)] = one, self._entry_bytes(one), kept.get(id(one), (one, 0, 0))[2] + 1
+        for keeper in components:
+            if keeper.keeps_entries:
+                kept[id(keeper)] = keeper, self._entry_bytes(keeper), kept.get(id(keeper), (keeper, 0, 0))[2] + 1
         return Stack(
             layers=len(layers),
             mixer=dict(mixer),

@@ -3,8 +3,8 @@
 from typing import Any
 
 from kvcalc.errors import KvcalcError
+from kvcalc.speed.kernels import Setting
 from kvcalc.speed.rank import Stack
-from kvcalc.speed.terms import Setting
 
 MEMORY_SHARE = 0.9
 """The share of a card that servers take by default (vLLM --gpu-memory-utilization before 0.20, TensorRT-LLM of the

@@ -8,16 +8,18 @@ from kvcalc.cache.formats import AUTO
 from kvcalc.cache.sharding import Sharding
 from kvcalc.model.spec import ModelSpec
 from kvcalc.sizing.need import Workload, size_workload
+from kvcalc.speed.kernels import Cost, Pass, Setting
 from kvcalc.speed.machine import Machine, find_machine
 from kvcalc.speed.rank import rank_model
-from kvcalc.speed.terms import Cost, Pass, Setting, draft_costs, pass_costs
-from kvcalc.speed.weights import RECIPES, weight_numbers
+from kvcalc.speed.terms import draft_costs, pass_costs
+from kvcalc.speed.weights import is_recipe, weight_numbers
 
 
 class Use(msgspec.Struct, frozen=True):
     """How a model is used: formats by name (None leaves them to the spec), and how it is spread over GPUs.
 
-    `attention_dp`: data-parallel ranks are taken from the tensor-parallel ones and share all but attention. `encoder_tokens` replaces the spec's own.
+    With `attention_dp` data-parallel ranks are taken from the tensor-parallel ones and share all but attention.
+    `encoder_tokens` replaces the spec's own.
     """
 
     weights: str | None = None
@@ -32,21 +34,25 @@ class Use(msgspec.Struct, frozen=True):
 
 def make_setting(spec: ModelSpec, machine: Machine, use: Use) -> Setting:
     """The model on one rank of `machine`, ready to be priced."""
-    is_recipe = (use.weights or "").casefold() in RECIPES
-    work = Workload(
-        context_tokens=1,
-        kv_dtype=use.kv_dtype,
-        dtype=use.dtype,
-        weights=None if is_recipe else use.weights,
-        state_dtype=use.state_dtype,
-        encoder_tokens=use.encoder_tokens,
-        draft_layers=use.draft_layers,
-    )
-    size = size_workload(spec, work, use.sharding)
+    size = size_workload(spec, workload_of(use, 1, 1), use.sharding)
     model = rank_model(size, use.attention_dp)
     weights = use.weights or size.packer.dtype
     numbers = weight_numbers(weights, size.packer.dtype, machine, model.has_experts)
     return Setting(model, numbers, machine)
+
+
+def workload_of(use: Use, context: int, batch: int) -> Workload:
+    """The workload of a use; a recipe of llama.cpp is no format that sizing knows."""
+    return Workload(
+        context_tokens=context,
+        batch=batch,
+        kv_dtype=use.kv_dtype,
+        dtype=use.dtype,
+        weights=None if is_recipe(use.weights) else use.weights,
+        state_dtype=use.state_dtype,
+        encoder_tokens=use.encoder_tokens,
+        draft_layers=use.draft_layers,
+    )
 
 
 def machine_for(gpu: str, engine: str | None, use: Use) -> Machine:

@@ -1,69 +1,13 @@
-"""The terms of a pass: each says which kernels it starts, what they move and what they compute, as seconds.
-
-A kernel takes `start + ((bytes / reached bandwidth)^3 + (FLOPs / reached rate)^3)^(1/3)`. Everything is written for
-numbers and for numpy arrays of batches and contexts alike.
-"""
+"""The terms of a pass: each says which kernels it starts, what they move and what they compute, as seconds."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from kvcalc.cache.matrix import Matrix
 from kvcalc.cache.span import at_most
 from kvcalc.model.feed_forward import Routed
+from kvcalc.speed.kernels import ACTIVATION_BYTES, US, Cost, Pass, Setting, exchange, kernel_cost, matrix_cost
 from kvcalc.speed.machine import Machine
-from kvcalc.speed.rank import Attending, RankModel, Stack
-from kvcalc.speed.weights import Numbers, WeightNumbers
-
-ACTIVATION_BYTES = 2
-US = 1e-6
-
-
-class Pass(NamedTuple):
-    """`sequences` sequences on a rank that bring `new` tokens each and have `context` with them, `is_prompt` or not."""
-
-    sequences: Any
-    new: Any
-    context: Any
-    is_prompt: bool
-
-    @property
-    def tokens(self) -> Any:
-        """Tokens that the matrices see."""
-        return self.sequences * self.new
-
-
-class Cost(NamedTuple):
-    """Seconds of one kind of kernel: started, moving bytes and computing as reached, and the last two at the peak.
-
-    `moves` is what is moved: `weights`, `KV cache`, `activations` or `link`; `rate` is the format of the arithmetic.
-    """
-
-    term: str
-    start: Any
-    moving: Any = 0.0
-    working: Any = 0.0
-    floor_moving: Any = 0.0
-    floor_working: Any = 0.0
-    moves: str = "weights"
-    rate: str = "bf16"
-
-    @property
-    def overlapped(self) -> Any:
-        """Moving and computing at once: the cubes of both add up."""
-        return (self.moving**3 + self.working**3) ** (1 / 3)
-
-    @property
-    def seconds(self) -> Any:
-        """All of it."""
-        return self.start + self.overlapped
-
-
-class Setting(NamedTuple):
-    """What does not change over a grid: the model on a rank, its numbers and the machine."""
-
-    model: RankModel
-    numbers: WeightNumbers
-    machine: Machine
+from kvcalc.speed.rank import Attending, Stack
 
 
 class Term:
@@ -121,7 +65,7 @@ class Experts(Term):
         rows = (chosen**2 + (touched * machine.free["expert_rows"]) ** 2) ** 0.5
         start = (machine.free["experts_us"] + len(routed.matrices) * kernel.start_us) * machine.free["start_share"] * US
         shares = machine.kernels["bf16"].bandwidth_share, kernel.flops_share * machine.free["experts_share"]
-        cost = _cost(
+        cost = kernel_cost(
             self.name, machine, (count * start, *shares, numbers.rate), count * moved, count * 2 * rows * values
         )
         least_moved, least_worked = touched * values * numbers.bytes_per_value, 2 * chosen * values
@@ -161,7 +105,7 @@ class Attention(Term):
         moved = count * step.sequences * entries * one.entry_bytes
         share = machine.free["prompt_attention_share" if step.is_prompt else "step_attention_share"]
         start = count * kernel.start_us * machine.free["start_share"] * US * self._starts(one)
-        cost = _cost(self.name, machine, (start, kernel.bandwidth_share, share, rate), moved, flops, "KV cache")
+        cost = kernel_cost(self.name, machine, (start, kernel.bandwidth_share, share, rate), moved, flops, "KV cache")
         seen = count * step.sequences * seen_entries(one, step) * one.entry_bytes
         return cost._replace(floor_moving=seen / machine.bytes_per_second)
 
@@ -195,7 +139,7 @@ class States(Term):
         start = layers * kernel.start_us * machine.free["start_share"] * US
         share = machine.free["prompt_attention_share"]
         constants = start, kernel.bandwidth_share, share, machine.plain
-        yield _cost(self.name, machine, constants, moved, flops, "KV cache")
+        yield kernel_cost(self.name, machine, constants, moved, flops, "KV cache")
 
 
 _FLOPS_A_STATE = 6
@@ -214,7 +158,7 @@ class SmallKernels(Term):
         moved = step.tokens * (passes + stack.written_bytes)
         kernel = machine.kernels["bf16"]
         constants = start, kernel.bandwidth_share, 1.0, machine.plain
-        cost = _cost(self.name, machine, constants, moved, 0.0, "activations")
+        cost = kernel_cost(self.name, machine, constants, moved, 0.0, "activations")
         # Engines may fuse all of it into the kernels before and behind: only the cache must be written.
         return iter([cost._replace(floor_moving=step.tokens * stack.written_bytes / machine.bytes_per_second)])
 
@@ -230,7 +174,7 @@ class AllReduce(Term):
         sums = ((stack.mixers, model.attention_ranks), (stack.layers, 1 if model.attention_dp else model.sharding.tp))
         for count, ranks in sums:
             if ranks > 1 and count:
-                yield _exchange(self.name, setting.machine, count, ranks, 2 * (ranks - 1) / ranks * size)
+                yield exchange(self.name, setting.machine, count, ranks, 2 * (ranks - 1) / ranks * size)
 
 
 class AllToAll(Term):
@@ -243,7 +187,7 @@ class AllToAll(Term):
         if not model.attention_dp or ranks == 1:
             return
         size = step.tokens * model.gathered * model.hidden * ACTIVATION_BYTES
-        yield _exchange(self.name, setting.machine, 2 * stack.layers, ranks, (ranks - 1) / ranks * size)
+        yield exchange(self.name, setting.machine, 2 * stack.layers, ranks, (ranks - 1) / ranks * size)
 
 
 class Host(Term):
@@ -272,38 +216,6 @@ def read_entries(one: Attending, step: Pass) -> Any:
 def seen_entries(one: Attending, step: Pass) -> Any:
     """The fewest entries that a pass can read: of a chunk those that its last query sees."""
     return at_most(one.owner.entries(one.owner.tokens_in_sight(step.context)), one.limit)
-
-
-def matrix_cost(term: str, machine: Machine, matrix: Matrix, numbers: Numbers, tokens: Any, count: int) -> Cost:
-    """`count` products of `tokens` tokens with a matrix."""
-    kernel = machine.kernel(numbers.rate)
-    moved = matrix.values * numbers.bytes_per_value + tokens * matrix.width * ACTIVATION_BYTES
-    start = count * kernel.start_us * machine.free["start_share"] * US
-    constants = start, kernel.bandwidth_share, kernel.flops_share, numbers.rate
-    cost = _cost(term, machine, constants, count * moved, count * 2 * tokens * matrix.values)
-    # What goes in and comes out may stay on the chip.
-    return cost._replace(floor_moving=count * matrix.values * numbers.bytes_per_value / machine.bytes_per_second)
-
-
-def _cost(
-    term: str,
-    machine: Machine,
-    constants: tuple[Any, float, float, str],
-    moved: Any,
-    flops: Any,
-    moves: str = "weights",
-) -> Cost:
-    start, bandwidth_share, flops_share, rate = constants
-    moving, working = moved / machine.bytes_per_second, flops / machine.rate(rate)
-    flops_share = flops_share * machine.free.get("arithmetic_share", 1.0)
-    return Cost(term, start, moving / bandwidth_share, working / flops_share, moving, working, moves, rate)
-
-
-def _exchange(term: str, machine: Machine, count: int, ranks: int, size: Any) -> Cost:
-    """`count` exchanges of `size` bytes a rank: a start, a little for every further rank, and the link."""
-    start = count * (machine.free["reduce_us"] + machine.free["reduce_peer_us"] * (ranks - 1)) * US
-    link = machine.link_bytes_per_second or 1.0
-    return Cost(term, start, count * size / (link * machine.link_share), moves="link")
 
 
 LAYER_TERMS = (Projections(), FeedForward(), Experts(), Attention(), Index(), States(), SmallKernels(), AllReduce(),
@@ -342,7 +254,7 @@ def pipeline_costs(setting: Setting, step: Pass, layers: Sequence[Cost]) -> list
     stages = model.sharding.pp
     if stages == 1:
         return []
-    send = _exchange(PIPELINE, setting.machine, stages - 1, 2, step.tokens * model.hidden * ACTIVATION_BYTES)
+    send = exchange(PIPELINE, setting.machine, stages - 1, 2, step.tokens * model.hidden * ACTIVATION_BYTES)
     uneven = stages * max(model.stage_shares) - 1
     return [send, Cost(PIPELINE, uneven * sum(cost.seconds for cost in layers))]
 

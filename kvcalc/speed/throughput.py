@@ -8,10 +8,10 @@ from kvcalc.errors import KvcalcError
 from kvcalc.model.spec import ModelSpec
 from kvcalc.speed.calibration import Scales
 from kvcalc.speed.crossover import cache_bound_context, compute_bound_batch
+from kvcalc.speed.fitting import sequences_that_fit
+from kvcalc.speed.kernels import Cost, Setting
 from kvcalc.speed.machine import load_constants
-from kvcalc.speed.room import most_sequences
-from kvcalc.speed.setting import Use, decode_costs, machine_for, make_setting, prefill_costs
-from kvcalc.speed.terms import Cost, Setting
+from kvcalc.speed.setting import Use, decode_costs, machine_for, make_setting, prefill_costs, workload_of
 from kvcalc.speed.timing import Timing, scaled, timing
 
 INTERFERENCE = "prefill interference"
@@ -129,17 +129,17 @@ def estimate(
         message = f"--isl {load.isl:,} and --osl {load.osl:,} pass the {spec.max_context:,} tokens of {spec.name}"
         raise KvcalcError(message, "lower one of them")
     setting = make_setting(spec, machine_for(gpu, engine, use), use)
-    fitting = None if force else _room(setting, load, served)
+    fitting = None if force else _room(setting, load, use, engine, served)
     return _Estimator(setting, load, scales or Scales()).answer(use, served, fitting)
 
 
-def _room(setting: Setting, load: Load, served: bool) -> int:
+def _room(setting: Setting, load: Load, use: Use, engine: str | None, served: bool) -> int:
     """Sequences that fit; KvcalcError where the batch does not, unless it may wait."""
-    most = int(most_sequences(setting, load.context, load.shared_prefix))
+    workload = workload_of(use, load.context, load.batch)
+    most, reason = sequences_that_fit(setting, use, workload, engine, load.shared_prefix)
     if most < 1 or (most < load.batch and not served):
         raise KvcalcError(
-            f"{load.batch} sequences of {load.context:,} tokens do not fit {setting.machine.gpu.name}: there is room for "
-            f"{most} beside the weights",
+            f"{load.batch} sequences of {load.context:,} tokens do not fit {setting.machine.gpu.name}, {most} do: {reason}",
             f"--batch {most}, more --tp, a smaller --kv-dtype, or --force" if most else "more --tp, or --force",
         )
     return most

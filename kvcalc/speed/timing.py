@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kvcalc.speed.terms import Cost
+from kvcalc.speed.kernels import Cost
 
 LAUNCH, COMMUNICATION, HOST, FLOPS = "launch overhead", "communication", "host", "FLOPs"
 _STARTS = {"host": HOST, "all-reduce": COMMUNICATION, "all-to-all": COMMUNICATION, "pipeline": COMMUNICATION}
@@ -51,7 +51,7 @@ _ROUNDING = 1 + 1e-9
 
 
 def floor_seconds(costs: Sequence[Cost]) -> Any:
-    """Seconds for all bytes at the memory's full bandwidth or all FLOPs at the units' full rate, whichever is longer."""
+    """Seconds for all bytes at the full bandwidth or all FLOPs at the full rates, whichever is longer."""
     moving, working = (sum(getattr(cost, name) for cost in costs) for name in ("floor_moving", "floor_working"))
     return (moving + working + abs(moving - working)) / 2
 

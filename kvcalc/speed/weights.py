@@ -32,6 +32,11 @@ class WeightNumbers(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
+def is_recipe(weights: str | None) -> bool:
+    """Whether `weights` is one of llama.cpp's recipes, which mix types of tensors, and no format."""
+    return weights is not None and weights.strip().casefold() in RECIPES
+
+
 def weight_numbers(weights: str, dtype: str, machine: Machine, has_experts: bool) -> WeightNumbers:
     """The numbers of a model whose weights are asked for as `weights`, a format or a llama.cpp recipe."""
     own = _numbers(dtype, machine)
@@ -71,8 +76,8 @@ def _is_emulated(numbers: Numbers) -> bool:
 
 def _instead(numbers: Numbers, machine: Machine) -> str:
     return (
-        f"{numbers.name} on {machine.gpu.name} with {machine.engine}: no {_UNITS[numbers.name]} units are used; weights "
-        f"are kept in {numbers.name} and multiplied in {numbers.rate}, so that bytes fall and FLOPs do not"
+        f"{numbers.name} on {machine.gpu.name} with {machine.engine}: no {_UNITS[numbers.name]} units are used; "
+        f"weights are kept in {numbers.name} and multiplied in {numbers.rate}, so that bytes fall and FLOPs do not"
     )
 
 
