@@ -37,15 +37,11 @@ class LoadOptions(msgspec.Struct, frozen=True):
     PANEL: ClassVar = "Workload"
     isl: Annotated[
         int | None,
-        typer.Option(
-            "--isl", "--prompt-tokens", metavar="TOKENS", help="Tokens of a prompt (1,024).", parser=tokens("--isl")
-        ),
+        typer.Option("--isl", "--prompt-tokens", metavar="TOKENS", help="A prompt's (1,024).", parser=tokens("--isl")),
     ] = None
     osl: Annotated[
         int | None,
-        typer.Option(
-            "--osl", "--output-tokens", metavar="TOKENS", help="Tokens of an answer (128).", parser=tokens("--osl")
-        ),
+        typer.Option("--osl", "--output-tokens", metavar="TOKENS", help="An answer's (128).", parser=tokens("--osl")),
     ] = None
     batch: Annotated[
         int | None,
