@@ -89,7 +89,7 @@ def kernel_cost(
 
 
 def exchange(term: str, machine: Machine, count: int, ranks: int, size: Any) -> Cost:
-    """`count` exchanges of `size` bytes a rank: a start, a little for every further rank, and the link."""
-    start = count * (machine.free["reduce_us"] + machine.free["reduce_peer_us"] * (ranks - 1)) * US
+    """`count` exchanges of `size` bytes a rank: a start, a little for each rank past two, and the link."""
+    start = count * (machine.free["reduce_us"] + machine.free["reduce_peer_us"] * (ranks - 2)) * US
     link = machine.link_bytes_per_second or 1.0
     return Cost(term, start, count * size / (link * machine.link_share), moves="link")

@@ -228,11 +228,10 @@ ONCE_TERMS = (Head(), Host())
 def pass_costs(setting: Setting, step: Pass) -> list[Cost]:
     """Everything that a pass costs; the upper layers of a model that says so see only the end of a prompt."""
     model = setting.model
-    upper = step
-    if step.is_prompt and model.upper.layers:
-        upper = step._replace(new=at_most(step.new, model.replay))
-    costs = [cost for term in LAYER_TERMS for cost in term.costs(setting, model.lower, step)]
-    costs += [cost for term in LAYER_TERMS for cost in term.costs(setting, model.upper, upper)]
+    stacks = [(model.lower, step)]
+    if model.upper.layers:
+        stacks.append((model.upper, step._replace(new=at_most(step.new, model.replay)) if step.is_prompt else step))
+    costs = [cost for stack, seen in stacks for term in LAYER_TERMS for cost in term.costs(setting, stack, seen)]
     if step.is_prompt and model.encoder is not None:
         encoded = Pass(step.sequences, model.encoder_tokens, model.encoder_tokens, is_prompt=True)
         costs += [cost for term in LAYER_TERMS for cost in term.costs(setting, model.encoder, encoded)]

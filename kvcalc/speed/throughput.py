@@ -152,7 +152,9 @@ class _Estimator:
     def __init__(self, setting: Setting, load: Load, scales: Scales) -> None:
         self.setting, self.load, self.scales = setting, load, scales
         kind = "moe" if setting.model.has_experts else "dense"
-        self.bands = {what: load_constants().bands[f"{what}, {kind}"].value for what in ("prefill", "decode", "served")}
+        bands = {what: load_constants().bands[f"{what}, {kind}"] for what in ("prefill", "decode", "served")}
+        is_calibrated = bool(scales.factors)
+        self.bands = {what: band.calibrated_share if is_calibrated else band.share for what, band in bands.items()}
 
     def answer(self, use: Use, served: bool, fitting: int | None) -> Throughput:
         load, setting = self.load, self.setting
