@@ -77,7 +77,9 @@ class MachineOptions(msgspec.Struct, frozen=True):
     """On what it runs."""
 
     PANEL: ClassVar = "Machine"
-    gpu: Annotated[str, typer.Option(metavar="NAME", help="The GPU (kvcalc gpus list).", autocompletion=complete_gpu)]
+    gpu: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The GPU (kvcalc gpus list).", autocompletion=complete_gpu)
+    ] = None
     engine: Annotated[
         str | None,
         typer.Option(metavar="ENGINE", help="vllm, sglang, tensorrt-llm, llama.cpp, transformers, gpt-fast."),
@@ -106,6 +108,8 @@ def throughput(
     from kvcalc.speed.report import throughput_report
     from kvcalc.speed.throughput import estimate
 
+    if machine.gpu is None:
+        raise KvcalcError("no GPU is named", "--gpu h100-sxm; kvcalc gpus list shows them")
     spec = load_model(model, numbers.set_ or (), assume=numbers.assume, download=numbers.download)
     found = estimate(
         spec,
@@ -114,7 +118,7 @@ def throughput(
         _use(numbers, kv, machine, sharding),
         engine=machine.engine,
         served=load.served,
-        scales=_scales(machine),
+        scales=_scales(machine, machine.gpu),
         force=output.force,
     )
     report = throughput_report(found)
@@ -168,9 +172,9 @@ def _use(numbers: NumberOptions, kv: KvDtypeOption, machine: MachineOptions, sha
     )
 
 
-def _scales(machine: MachineOptions) -> "Scales | None":
+def _scales(machine: MachineOptions, gpu: str) -> "Scales | None":
     if machine.calibration is None:
         return None
     from kvcalc.speed.calibrated import read_calibration
 
-    return read_calibration(machine.calibration, machine.gpu, machine.engine)
+    return read_calibration(machine.calibration, gpu, machine.engine)
