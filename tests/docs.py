@@ -21,6 +21,7 @@ import msgspec
 from coverage_table import coverage_table
 from gpu_table import GPU_TABLES
 from memory_table import memory_table
+from speed_table import constants_table
 
 from kvcalc import documents
 from kvcalc.cache.formats import all_formats
@@ -130,7 +131,7 @@ def _kinds() -> str:
 
 
 COMMON = {"id", "parameters", "extra_parameters", "weights"}
-TABLES = {"formats": _formats, "kinds": _kinds, "coverage": coverage_table, **GPU_TABLES}
+TABLES = {"formats": _formats, "kinds": _kinds, "coverage": coverage_table, "constants": constants_table, **GPU_TABLES}
 NEEDS_TORCH = {"memory": memory_table}
 """Tables that are measured: without torch they stay as they are."""
 

@@ -57,7 +57,7 @@ class Experts(Term):
         values = sum(matrix.values for matrix in routed.matrices)
         chosen = tokens * routed.active * routed.held / routed.experts
         # Tokens of one batch are alike, so that they choose fewer distinct experts than if each chose alone.
-        touched = routed.touched(machine.free["routing_spread"] * tokens)
+        touched = routed.touched(1 + machine.free["routing_spread"] * (tokens - 1))
         moved = touched * values * numbers.bytes_per_value
         moved = moved + chosen * sum(matrix.width for matrix in routed.matrices) * ACTIVATION_BYTES
         kernel = machine.kernel(numbers.rate)
