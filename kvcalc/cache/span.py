@@ -17,12 +17,13 @@ class Span(NamedTuple):
     def pairs(self, tokens: Any, limit: int | None = None) -> Any:
         """Pairs of a query and an entry, at most `limit` a query, where each of `tokens` tokens reads those before it.
 
-        The sum of min(i / ratio, limit) over i = 1 ... tokens: a triangle until the limit is met, then a band.
+        The sum of min(i // ratio, limit) over i = 1 ... tokens: a triangle until the limit is met, then a band.
         """
         bounds = [bound for bound in (self.cap, limit) if bound is not None]
         full = min(bounds) if bounds else None
         rising = at_most(tokens, None if full is None else full * self.ratio)
-        triangle = rising * (rising - self.ratio + 2) / (2 * self.ratio)
+        steps = rising // self.ratio
+        triangle = self.ratio * steps * (steps - 1) // 2 + steps * (rising - self.ratio * steps + 1)
         return triangle if full is None else triangle + (tokens - rising) * full
 
 
