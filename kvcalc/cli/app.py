@@ -47,6 +47,7 @@ _VERBS = {
     "compare": ("kvcalc.cli.compare", "compare"),
     "profile": ("kvcalc.cli.profile", "profile"),
     "report": ("kvcalc.cli.report", "report"),
+    "reconcile": ("kvcalc.cli.reconcile", "reconcile"),
     "models": ("kvcalc.cli.models", "app"),
 }
 _COMPLETION = "_KVCALC_COMPLETE"

@@ -43,9 +43,8 @@ class LineReader:
         """Every such line, in order."""
         rest, skips = b"", False
         for block in self._blocks():
-            if skips:
-                block, skips = self._skip(block)
-            whole, rest = self._split(rest + block)
+            wanted, skips = self._skip(block) if skips else (block, False)
+            whole, rest = self._split(rest + wanted)
             yield from self._search(whole)
             if len(rest) > MOST_LINE_BYTES:
                 yield from self._search(rest[:MOST_LINE_BYTES], is_cut=True)

@@ -1,9 +1,12 @@
-"""Lines of llama.cpp's log, and of ollama's around them. Wordings: build b11549 (src/llama-context.cpp, llama-kv-cache.cpp,
-llama-kv-cache-iswa.cpp, llama-memory-recurrent.cpp, llama-model-loader.cpp) and logs since build 850; its MB are MiB."""
+"""Lines of llama.cpp's log, and of ollama's around them; its MB are MiB.
 
-from collections.abc import Iterator
+Wordings: build b11549 (src/llama-context.cpp, llama-kv-cache.cpp, llama-kv-cache-iswa.cpp, llama-memory-recurrent.cpp,
+llama-model-loader.cpp) and logs since build 850.
+"""
 
-from kvcalc.engines.logs.pattern import MIB, LogFormat, Pattern, says
+from collections.abc import Iterable
+
+from kvcalc.engines.logs.pattern import MIB, LogFormat, says
 
 _FLAGS = {
     "--model": "path",
@@ -30,38 +33,26 @@ _STATES = (
 _PART = r"creating +(?P<part>[\w-]+) KV cache, size = *(?P<cells>\d+) cells"
 
 
-def _facts() -> Iterator[Pattern]:
-    """`print_info:` of the model, a fact a line; a fact that differs by layer is a list."""
-    for name in (
-        "n_layer",
-        "n_head",
-        "n_head_kv",
-        "n_embd_head_k",
-        "n_embd_head_v",
-        "n_embd_k_gqa",
-        "n_embd_v_gqa",
-        "n_swa",
-    ):
-        regex = rf"(?:print_info|llm_load_print_meta): +{name} +=\s*(?P<{name}>\d+\b|\[[\d, ]{{0,4000}}\])"
-        yield says("model", f"{name} ", regex)
-    yield says("model", "general.name", r"(?:print_info|llm_load_print_meta): general\.name +=\s*(?P<name>\S.{0,200})")
+_LIST = r"\d+\b|\[[\d, ]{0,4000}\]"
+_FACTS = ("n_layer", "n_head", "n_head_kv", "n_embd_head_k", "n_embd_head_v", "n_embd_k_gqa", "n_embd_v_gqa", "n_swa")
+_SETTINGS = ("n_seq_max", "n_ctx", "n_batch", "n_ubatch", "flash_attn", "kv_unified", "n_rs_seq")
+_BUFFERS = {"model": "weights", "compute": "activation", "output": "output", "KV": "kv_buffer", "RS": "state_buffer"}
 
 
-def _context() -> Iterator[Pattern]:
-    """`llama_context:` a setting a line."""
-    yield says("context", "constructing llama_context", r"(?P<begin>constructing llama_context)")
-    for name in ("n_seq_max", "n_ctx", "n_batch", "n_ubatch", "flash_attn", "kv_unified", "n_rs_seq"):
-        regex = rf"(?:llama_context|llama_new_context_with_model|llama_init_from_model): {name} +=\s*(?P<{name}>\w+)"
-        yield says("context", f"{name} ", regex)
+def _one_of(forms: Iterable[str]) -> str:
+    return f"(?:{'|'.join(forms)})"
 
 
-def _buffers() -> Iterator[Pattern]:
-    """Buffers by device."""
-    kinds = {"model": "weights", "compute": "activation", "output": "output", "KV": "kv_buffer", "RS": "state_buffer"}
-    for name, key in kinds.items():
-        regex = rf": +(?P<device>\S+) +{name} buffer size = *(?P<{key}_bytes>NUM) MiB"
-        yield says(f"{name} buffer", f"{name} buffer size", regex, unit=MIB)
-
+# A list stands where layers differ.
+_FACT = r"(?:print_info|print_meta): +" + _one_of(
+    [*(rf"{name} +=\s*(?P<{name}>{_LIST})" for name in _FACTS), r"general\.name +=\s*(?P<name>\S.{0,200})"]
+)
+_SETTING = r"(?:llama_context|_with_model|_from_model): " + _one_of(
+    [*(rf"{name} +=\s*(?P<{name}>\w+)" for name in _SETTINGS), "(?P<begin>constructing)"]
+)
+_BUFFER = r": +(?P<device>\S+) +" + _one_of(
+    rf"{name} buffer size = *(?P<{key}_bytes>NUM) MiB" for name, key in _BUFFERS.items()
+)
 
 FORMAT = LogFormat(
     "llama.cpp",
@@ -69,16 +60,21 @@ FORMAT = LogFormat(
         says("version", "build", r"\b(?:build(?:_info)?: b?|build = )(?P<version>\d{3,})\b"),
         says("file", "loaded meta data", _FILE),
         says("metadata", "- kv ", _METADATA),
-        *_facts(),
-        *_context(),
+        says("model", "print_info: ", _FACT),
+        says("model", "print_meta: ", _FACT),
+        says("context", "llama_context: ", _SETTING),
+        says("context", "_with_model: ", _SETTING),
+        says("context", "_from_model: ", _SETTING),
         says("types", "type_k = ", r"type_k = '(?P<type_k>\w+)', type_v = '(?P<type_v>\w+)'"),
         says("part", "KV cache, size =", _PART),
-        says("cache", "size = ", _CACHE, unit=MIB),
+        says("cache", " cells, ", _CACHE, unit=MIB),
         says("cache", "KV self size", r"KV self size += *(?P<cache_bytes>NUM) MiB, " + _SIZES, unit=MIB),
         says("cache", "kv self size", r"kv self size += *(?P<cache_bytes>NUM) Mi?B", unit=MIB),
-        says("states", "llama_memory_recurrent: size", _STATES, unit=MIB),
-        *_buffers(),
+        says("states", "llama_memory_recurrent: ", _STATES, unit=MIB),
+        says("buffer", "buffer size = ", _BUFFER, unit=MIB),
         says("command", "starting llama server", names=_FLAGS),
         says("command", "starting runner", names=_FLAGS),
     ),
+    starts=("version", "command"),
+    figures=("cache", "states"),
 )

@@ -23,11 +23,14 @@ class Printed(msgspec.Struct, frozen=True):
     text: str
     value: Fraction | None = None
     half: Fraction = Fraction(0)
+    unit: int = 1
+    """In which it is printed, in bytes; 1 for what is no memory."""
 
     @property
     def number(self) -> Fraction:
         """The number; only of a value that is one."""
-        assert self.value is not None, self.text
+        if self.value is None:
+            raise ValueError(f"{self.text!r} is no number")
         return self.value
 
     @property
@@ -44,6 +47,12 @@ class Printed(msgspec.Struct, frozen=True):
         """Whether `value` is printed like this."""
         return self.low <= Fraction(value) <= self.high
 
+    def as_printed(self, value: float | Fraction) -> str:
+        """Another value in the unit and with the digits of this one."""
+        digits = len(self.text.partition(".")[2])
+        name = {KIB: " KiB", MIB: " MiB", GIB: " GiB"}.get(self.unit, "")
+        return f"{float(Fraction(value) / self.unit):,.{digits}f}{name}"
+
 
 class Finding(msgspec.Struct, frozen=True):
     """One line that is understood: which pattern matched, and the values in it by key.
@@ -56,7 +65,6 @@ class Finding(msgspec.Struct, frozen=True):
     values: dict[str, Printed]
     line: int
     rank: str = ""
-    times: int = 1
 
 
 class Pattern(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +83,7 @@ class Pattern(msgspec.Struct, frozen=True, kw_only=True):
     names: Mapping[str, str] = {}
 
     def read(self, text: str, cut: bool) -> tuple[int, dict[str, Printed]] | None:
-        """Where it matches and the values; None where it does not. In a `cut` text nothing that reaches its end counts."""
+        """Where it matches, and the values; None where it does not, or reaches the end of a `cut` text."""
         match = self.regex.search(text)
         if match is None or (cut and match.end() == len(text)):
             return None
@@ -103,13 +111,13 @@ def printed(text: str, unit: int = 1, decimals: int = 0) -> Printed:
     digits = len(text.partition(".")[2])
     is_rounded = bool(digits) or (decimals and unit > 1)
     half = Fraction(unit, 2 * 10 ** max(digits, decimals)) if is_rounded else Fraction(0)
-    return Printed(text, Fraction(text.replace(",", "")) * unit, half)
+    return Printed(text, Fraction(text.replace(",", "")) * unit, half, unit)
 
 
 def says(
     kind: str, needle: str, regex: str = "", *, unit: int = 1, decimals: int = 0, names: Mapping[str, str] | None = None
 ) -> Pattern:
-    """The pattern of lines that hold `needle`; NUM in `regex` is a number. `names` are settings to look for behind it."""
+    """The pattern of lines that hold `needle`; NUM in `regex` is a number, `names` are settings to look for behind."""
     return Pattern(
         kind=kind,
         needle=needle,
@@ -129,7 +137,9 @@ def _pairs(names: Mapping[str, str]) -> re.Pattern[str]:
 
 
 class LogFormat(msgspec.Struct, frozen=True):
-    """The lines of one engine."""
+    """The lines of one engine; `starts` are the kinds with which a start begins, `figures` those about its cache."""
 
     engine: str
     patterns: Sequence[Pattern]
+    starts: tuple[str, ...]
+    figures: tuple[str, ...]

@@ -12,12 +12,12 @@ from kvcalc.engines.logs.lines import Line, LineReader
 from kvcalc.engines.logs.pattern import Finding, Pattern
 from kvcalc.errors import KvcalcError, shorten
 
-FORMATS = (vllm.FORMAT, sglang.FORMAT, llama_cpp.FORMAT, tensorrt_llm.FORMAT)
+_FORMATS = {form.engine: form for form in (vllm.FORMAT, sglang.FORMAT, llama_cpp.FORMAT, tensorrt_llm.FORMAT)}
 MOST_FINDINGS = 20_000
-"""Different ones; a log that says more is no start-up log, and would fill the memory."""
+"""Of one start; a log that says more would fill the memory."""
 
 _BY_NEEDLE: dict[str, list[tuple[str, Pattern]]] = {}
-for _format in FORMATS:
+for _format in _FORMATS.values():
     for _pattern in _format.patterns:
         _BY_NEEDLE.setdefault(_pattern.needle, []).append((_format.engine, _pattern))
 
@@ -71,40 +71,64 @@ def open_log(path: str) -> Log:
 
 
 def read_log(stream: BinaryIO, name: str = "the log") -> Log:
-    """Everything that is understood of the bytes of `stream`, which is read to its end."""
-    reader = LineReader(stream, _BY_NEEDLE, name)
-    found: dict[object, Finding] = {}
-    is_full = False
-    is_lost = False
+    """Everything that is understood of the bytes of `stream`, which is read to its end.
+
+    Where the log holds several starts, the last one that printed figures is what it says.
+    """
+    reader, starts, is_lost = LineReader(stream, _BY_NEEDLE, name), _Starts(), False
     for line in reader:
         said = list(_findings(line))
         if line.is_cut:
             is_lost = len(said) < len(list(_findings(msgspec.structs.replace(line, is_cut=False))))
         for one in said:
-            key = (
-                one.engine,
-                one.kind,
-                one.rank,
-                tuple(sorted((name, said.text) for name, said in one.values.items())),
-            )
-            first = found.get(key)
-            if first is None and len(found) >= MOST_FINDINGS:
-                is_full = True
-            else:
-                found[key] = one if first is None else msgspec.structs.replace(first, times=first.times + 1)
-    return Log(
-        name, tuple(found.values()), reader.lines, reader.bytes, reader.has_nul, tuple(_notes(reader, is_full, is_lost))
-    )
+            starts.add(one)
+    notes = (*starts.notes(), *_notes(reader, is_lost))
+    return Log(name, tuple(starts.last()), reader.lines, reader.bytes, reader.has_nul, notes)
 
 
-def _notes(reader: LineReader, is_full: bool, is_lost: bool) -> Iterator[str]:
+class _Starts:
+    """Findings by start: a process that says again how it starts, after it printed figures, begins another."""
+
+    def __init__(self) -> None:
+        self.count, self.is_full = 1, False
+        self._current: list[Finding] = []
+        self._finished: list[Finding] = []
+        self._have_figures: set[tuple[str, str]] = set()
+
+    def add(self, one: Finding) -> None:
+        """Keep one finding."""
+        form = _FORMATS[one.engine]
+        if one.kind in form.starts and (one.engine, one.rank) in self._have_figures:
+            self._finished, self._current = self._current, []
+            self._have_figures = set()
+            self.count += 1
+        if one.kind in form.figures:
+            self._have_figures.add((one.engine, one.rank))
+        if len(self._current) < MOST_FINDINGS:
+            self._current.append(one)
+        else:
+            self.is_full = True
+
+    def last(self) -> list[Finding]:
+        """What the last start with figures said."""
+        return self._current if self._have_figures or not self._finished else self._finished
+
+    def notes(self) -> Iterator[str]:
+        """What is left out."""
+        if self.count > 1:
+            first, last = self.last()[0].line, self.last()[-1].line
+            more = "" if self._have_figures else ", which printed figures, unlike the one after it"
+            yield f"the log holds {self.count:,} starts: read is that of lines {first:,} to {last:,}{more}"
+        if self.is_full:
+            yield f"the log says more than {MOST_FINDINGS:,} things: the rest is not read"
+
+
+def _notes(reader: LineReader, is_lost: bool) -> Iterator[str]:
     if is_lost:
         yield f"the log ends in the middle of line {reader.lines + 1:,}, which is not read as far as that matters"
     if reader.long_lines:
         first, more = reader.long_lines[0], len(reader.long_lines) - 1
         yield f"line {first:,}{f' and {more:,} more' if more else ''} is too long: only the beginning is read"
-    if is_full:
-        yield f"the log says more than {MOST_FINDINGS:,} different things: the rest is not read"
 
 
 def _findings(line: Line) -> Iterator[Finding]:

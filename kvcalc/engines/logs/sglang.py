@@ -67,4 +67,6 @@ FORMAT = LogFormat(
         says("communication", "distributed ends", _TORCH, unit=GIB, decimals=2),
         says("limits", "max_total_num_tokens=", r"max_total_num_tokens=(?P<tokens>\d+),", names=_LIMITS),
     ),
+    starts=("start",),
+    figures=("tokens", "states", "limits"),
 )

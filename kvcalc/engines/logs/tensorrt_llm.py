@@ -1,5 +1,8 @@
-"""Lines of TensorRT-LLM's log: its C++ batch manager (cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp) and its PyTorch
-backend (tensorrt_llm/_torch/pyexecutor/_util.py), in logs of 0.8 to 1.2."""
+"""Lines of TensorRT-LLM's log.
+
+Wordings: cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp and tensorrt_llm/_torch/pyexecutor/_util.py, and logs of 0.8
+to 1.2.
+"""
 
 from kvcalc.engines.logs.pattern import GIB, LogFormat, says
 
@@ -59,4 +62,6 @@ FORMAT = LogFormat(
         says("peak", "Peak memory during", _PEAK, unit=GIB),
         says("pool", "max memory in KV cache", r"KV cache ?: (?P<available_bytes>NUM) GiB", unit=GIB),
     ),
+    starts=("version",),
+    figures=("tokens", "blocks", "window", "allocated"),
 )

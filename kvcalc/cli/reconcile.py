@@ -1,0 +1,104 @@
+"""kvcalc reconcile: an engine's start-up log, explained figure by figure."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from kvcalc.cli.emit import emit, write_file
+from kvcalc.cli.engine_options import EngineOptions
+from kvcalc.cli.options import (
+    KvDtypeOption,
+    OutputOptions,
+    RequestOptions,
+    ShardingOptions,
+    complete_model,
+    count_or,
+    tokens_or,
+    verb,
+)
+from kvcalc.cli.request import batch_flag, context_flag, load_asked
+
+if TYPE_CHECKING:
+    from kvcalc.documents import OverheadsDocument
+    from kvcalc.engines.reconcile.subject import Asked
+
+LogFile = Annotated[
+    str, typer.Argument(metavar="LOG", help="The log of an engine's start, or - for stdin.", show_default=False)
+]
+LogModel = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[MODEL]",
+        help="The model, where the log does not name one that is known.",
+        autocompletion=complete_model,
+        show_default=False,
+    ),
+]
+Save = Annotated[
+    Path | None,
+    typer.Option(
+        "--save", metavar="FILE", help="Keep what the log reveals beside the cache, for kvcalc fit --overheads."
+    ),
+]
+
+
+@verb
+def reconcile(
+    log: LogFile,
+    model: LogModel = None,
+    *,
+    save: Save = None,
+    request: RequestOptions,
+    kv: KvDtypeOption,
+    engine: EngineOptions,
+    sharding: ShardingOptions,
+    output: OutputOptions,
+) -> int:
+    """An engine's start-up log, figure by figure: what kvcalc computes for each, equal or different, and why."""
+    from kvcalc.engines.logs.reader import open_log
+    from kvcalc.engines.reconcile.answer import reconcile as held_against
+    from kvcalc.engines.reconcile.overheads import overheads_of
+    from kvcalc.engines.reconcile.report import reconcile_report
+
+    asked = _asked(model, request, kv, engine, sharding)
+    answer = held_against(open_log(log), asked, lambda name: load_asked(name, request))
+    if save is not None:
+        found = overheads_of(answer.findings, answer.question.engine.name, answer.version, answer.log.name)
+        write_file(_written(found, save), save, output.force)
+    report = reconcile_report(answer)
+    emit(report, output)
+    return report.exit_code
+
+
+def _asked(
+    model: str | None, request: RequestOptions, kv: KvDtypeOption, engine: EngineOptions, sharding: ShardingOptions
+) -> "Asked":
+    """What the flags say beside the log: only those that were given."""
+    from kvcalc.engines.reconcile.subject import Asked
+
+    (ctx_flag, ctx), (batch_name, batch) = context_flag(request), batch_flag(request)
+    workload: dict[str, Any] = {
+        "context_tokens": None if ctx is None else tokens_or(ctx, ctx_flag, 1),
+        "batch": None if batch is None else count_or(batch, batch_name, 1),
+        "kv_dtype": None if kv.kv_dtype == "auto" else kv.kv_dtype,
+        "dtype": request.dtype,
+        "state_dtype": request.state_dtype,
+        "draft_layers": request.draft_layers or None,
+    }
+    return Asked(
+        model=model,
+        engine=engine.engine,
+        flags=engine.given(),
+        workload={key: value for key, value in workload.items() if value is not None},
+        ranks={key: size for key, size in msgspec.structs.asdict(sharding).items() if size != 1},
+        kv_cache_memory=engine.kv_cache_memory,
+    )
+
+
+def _written(found: "OverheadsDocument", path: Path) -> bytes:
+    """YAML, or JSON where the file's name ends so."""
+    if path.suffix.lower() == ".json":
+        return msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
+    return msgspec.yaml.encode(found)

@@ -1,0 +1,104 @@
+"""Engines that share a pool: each line of the log narrows the bytes that the pool can have, until nothing is left."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from math import ceil, floor
+
+import msgspec
+
+from kvcalc.engines.logs.pattern import Finding, Printed
+from kvcalc.engines.reconcile.question import Question
+from kvcalc.engines.reconcile.row import Row, explained, judged, unexplained
+from kvcalc.errors import KvcalcError
+from kvcalc.units import memory
+
+Figure = Callable[[Question, int], float | None]
+"""A figure of the log, of a question and the bytes of its pool: the more bytes, the larger, or always the same."""
+
+MOST_POOL = 2**50
+
+
+class Pool(msgspec.Struct, frozen=True):
+    """Bytes that the pool of each rank may have, as far as the log tells; both ends included."""
+
+    low: int = 0
+    high: int = MOST_POOL
+    is_known: bool = False
+    """Whether anything in the log says so."""
+
+    @property
+    def text(self) -> str:
+        """For a person."""
+        return " to ".join(dict.fromkeys((memory(self.low), memory(self.high))))
+
+
+def least_pool(said: Sequence[Printed], is_uneven: bool = False) -> Pool:
+    """The pool that ranks with so much memory share: the least of theirs, since all hold equal blocks.
+
+    Where stages are uneven, a rank with more memory may have the larger blocks: the pool is one of them.
+    """
+    if not said:
+        return Pool()
+    low, high = min(one.low for one in said), (max if is_uneven else min)(one.high for one in said)
+    return Pool(max(0, ceil(low)), max(0, floor(high)), is_known=True)
+
+
+class Narrowing:
+    """One question held against the figures of the ranks that share a pool."""
+
+    def __init__(self, question: Question, pool: Pool, figures: Mapping[str, Figure]) -> None:
+        self.question, self.pool, self.figures = question, pool, figures
+
+    def row(self, one: Finding, key: str) -> Row:
+        """The verdict on one figure; what it leaves of the pool counts for the next."""
+        ctx = one.values.get("ctx")
+        question = self.question if ctx is None or ctx.value is None else self.question.at(int(ctx.value))
+        try:
+            return self._row(question, one, key)
+        except KvcalcError as error:
+            return unexplained(one, key, error.message)
+
+    def _row(self, question: Question, one: Finding, key: str) -> Row:
+        logged = one.values[key]
+
+        def value(pool_bytes: int) -> Fraction:
+            found = self.figures[key](question, pool_bytes)
+            if found is None:
+                raise KvcalcError(f"{question.engine.name} {question.engine.version} has no such figure here")
+            return Fraction(found)
+
+        least, most = value(self.pool.low), value(self.pool.high)
+        low = _first(lambda pool_bytes: value(pool_bytes) >= logged.low, self.pool.low, self.pool.high)
+        if least == most or low is None or value(low) > logged.high:
+            return judged(one, key, least, most)
+        above = _first(lambda pool_bytes: value(pool_bytes) > logged.high, low, self.pool.high)
+        was_known = self.pool.is_known
+        self.pool = Pool(low, self.pool.high if above is None else above - 1, is_known=True)
+        if was_known:
+            return judged(one, key, least, most, f"a pool of {self.pool.text} on each rank makes it")
+        row = judged(
+            one, key, value(low), value(low), f"nothing says the pool: this takes {self.pool.text} on each rank"
+        )
+        return msgspec.structs.replace(row, verdict="given")
+
+
+def _first(holds: Callable[[int], bool], low: int, high: int) -> int | None:
+    """The least number of `low` to `high` for which `holds` answers yes, as it does for all above; None for none."""
+    if not holds(high):
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return low
+
+
+def pool_rows(
+    question: Question, pool: Pool, findings: Sequence[Finding], figures: Mapping[str, Figure]
+) -> Iterator[Row]:
+    """A row for every figure of ranks that share a pool; those that differ with the one change that explains them."""
+
+    def rows(other: Question) -> list[Row]:
+        narrowing = Narrowing(other, pool, figures)
+        return [narrowing.row(one, key) for one in findings for key in figures if key in one.values]
+
+    return explained(rows, question)

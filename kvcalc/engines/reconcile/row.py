@@ -1,0 +1,95 @@
+"""One figure of a log beside what is computed for it, and what that means."""
+
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+from typing import Literal
+
+import msgspec
+
+from kvcalc.engines.logs.pattern import Finding, Printed
+from kvcalc.engines.reconcile.question import Question
+from kvcalc.errors import KvcalcError
+
+Verdict = Literal["equal", "within rounding", "given", "measured", "different", "contradictory", "unexplained"]
+"""`given`: taken from the log, since nothing else in it says the pool; `measured`: by the engine, beyond arithmetic.
+
+`different` has one change that would make it equal; `unexplained` has none, or no rule at all.
+"""
+
+BAD: tuple[Verdict, ...] = ("different", "contradictory", "unexplained")
+"""Verdicts that make the exit code 1."""
+
+MOST_CHANGES = 3
+"""Changes that are named where several would explain a figure."""
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A figure: where it stands, its value as printed, the interval that is computed, and why it is so."""
+
+    line: int
+    rank: str = ""
+    figure: str
+    logged: Printed
+    verdict: Verdict
+    low: Fraction | None = None
+    high: Fraction | None = None
+    why: str = ""
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether it is no agreement."""
+        return self.verdict in BAD
+
+    @property
+    def shown(self) -> str:
+        """What the log says, in its unit."""
+        return self.logged.text if self.logged.value is None else self.logged.as_printed(self.logged.value)
+
+    @property
+    def computed(self) -> str:
+        """What is computed, in the unit and with the digits of the log; empty where nothing is."""
+        if self.low is None or self.high is None:
+            return ""
+        return " to ".join(dict.fromkeys(self.logged.as_printed(end) for end in (self.low, self.high)))
+
+
+def judged(one: Finding, key: str, low: Fraction | float, high: Fraction | float, why: str = "") -> Row:
+    """The row of `key`, for which `low` to `high` is computed: equal, within rounding, or unexplained so far."""
+    logged, least, most = one.values[key], Fraction(low), Fraction(high)
+    fits = logged.low <= most and least <= logged.high
+    is_exact = fits and logged.low <= least and most <= logged.high
+    verdict: Verdict = "equal" if is_exact else "within rounding" if fits else "unexplained"
+    kept = "" if verdict == "equal" and low == high else why
+    return Row(line=one.line, rank=one.rank, figure=key, logged=logged, verdict=verdict, low=least, high=most, why=kept)
+
+
+def unexplained(one: Finding, key: str, why: str) -> Row:
+    """The row of a figure for which nothing is computed."""
+    return Row(line=one.line, rank=one.rank, figure=key, logged=one.values[key], verdict="unexplained", why=why)
+
+
+def explained(rows_of: Callable[[Question], Sequence[Row]], question: Question) -> Iterator[Row]:
+    """The rows of `question`; one that differs says with which single change all of them would agree."""
+    rows = rows_of(question)
+    found = _changes(rows_of, question) if any(row.is_bad and not row.why for row in rows) else []
+    for row in rows:
+        if not row.is_bad or row.why:
+            yield row
+        elif found:
+            yield msgspec.structs.replace(row, verdict="different", why=f"equal with {' or '.join(found)}")
+        else:
+            yield msgspec.structs.replace(row, why="no single change of the request makes it so")
+
+
+def _changes(rows_of: Callable[[Question], Sequence[Row]], question: Question) -> list[str]:
+    found: list[str] = []
+    for name, other in question.changed():
+        try:
+            agree = not any(row.is_bad for row in rows_of(other))
+        except KvcalcError:
+            continue
+        if agree:
+            found.append(name)
+        if len(found) == MOST_CHANGES:
+            break
+    return found
