@@ -243,7 +243,10 @@ class ModelsDocument(TypedDict):
 
 
 class RankOverheadsDocument(TypedDict):
-    """What one rank holds beside its cache, in bytes; null is not known."""
+    """What one rank holds beside its cache, in bytes; null is not known.
+
+    `consumed_bytes` are weights and what is not torch's together, where the log sums them up.
+    """
 
     rank: str
     total_bytes: int | None
@@ -252,6 +255,7 @@ class RankOverheadsDocument(TypedDict):
     activation_bytes: int | None
     graphs_bytes: int | None
     communication_bytes: int | None
+    consumed_bytes: int | None
 
 
 class OverheadsDocument(TypedDict):
@@ -305,6 +309,7 @@ class ReconcileDocument(TypedDict):
     figures: list[FigureDocument]
     overheads: list[RankOverheadsDocument]
     agrees: bool
+    doubts: list[str]
     notes: list[str]
 
 

@@ -10,6 +10,9 @@ KIB, MIB, GIB = 2**10, 2**20, 2**30
 NUMBER = r"-?[\d,]{0,24}\.?\d{1,12}"
 """A number as logs print it, thousands apart or not; bounded, so that a line full of digits costs little."""
 
+EXACT = {"gpu_memory_utilization", "mem_fraction_static", "free_gpu_memory_fraction"}
+"""What is printed as it was given, whatever its digits."""
+
 _NUMERIC = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?|-?\d*\.?\d+")
 _LONGEST_NUMBER = 40
 
@@ -100,7 +103,8 @@ class Pattern(msgspec.Struct, frozen=True, kw_only=True):
                 yield self.names[name], next((form for form in forms if form is not None), "")
 
     def _printed(self, key: str, text: str) -> Printed:
-        return printed(text, self.unit if key.endswith("_bytes") else 1, self.decimals)
+        said = printed(text, self.unit if key.endswith("_bytes") else 1, self.decimals)
+        return msgspec.structs.replace(said, half=Fraction(0)) if key in EXACT else said
 
 
 def printed(text: str, unit: int = 1, decimals: int = 0) -> Printed:

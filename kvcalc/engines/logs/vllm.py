@@ -49,7 +49,7 @@ _USAGE = (
 _RESULTS = (
     r"total_gpu_memory=(?P<total_bytes>NUM)GiB .{0,100}?peak_torch_memory=(?P<peak_bytes>NUM)GiB .{0,100}?"
     r"non_torch_memory=(?P<non_torch_bytes>NUM)GiB kv_cache_size=(?P<available_bytes>NUM)GiB"
-    r"(?: gpu_memory_utilization=(?P<gpu_memory_utilization>NUM))?"
+    r"(?: gpu_memory_utilization=(?P<rounded_share>NUM))?"
 )
 _REST = (
     r"model weights take (?P<weights_bytes>NUM)GiB; non_torch_memory takes (?P<non_torch_bytes>NUM)GiB; "
@@ -57,7 +57,7 @@ _REST = (
     r"the rest of the memory reserved for KV Cache is (?P<available_bytes>NUM)GiB"
 )
 _BUDGET = (
-    r"total_gpu_memory \((?P<total_bytes>NUM)GiB\) x gpu_memory_utilization \((?P<gpu_memory_utilization>NUM)\) "
+    r"total_gpu_memory \((?P<total_bytes>NUM)GiB\) x gpu_memory_utilization \((?P<rounded_share>NUM)\) "
     r"= (?P<requested_bytes>NUM)GiB"
 )
 _NEEDED = (

@@ -1,6 +1,6 @@
 """Everything that is said about one log: the rows of all its figures, the request behind them, and notes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -10,6 +10,7 @@ from kvcalc.engines.engine import Engine
 from kvcalc.engines.llama_cpp import LlamaCpp
 from kvcalc.engines.logs.pattern import Finding, Printed
 from kvcalc.engines.logs.reader import Log
+from kvcalc.engines.reconcile.doubts import doubts
 from kvcalc.engines.reconcile.gguf_facts import spec_from_log
 from kvcalc.engines.reconcile.pools import Pool, pool_rows
 from kvcalc.engines.reconcile.question import Question
@@ -33,6 +34,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """As the log prints it."""
     question: Question
     rows: list[Row]
+    doubts: list[str]
+    """Where the model does not match, the figures that rule it out."""
     notes: list[str]
 
     @property
@@ -58,11 +61,27 @@ def _pooled(log: Log, name: str, findings: list[Finding], asked: Asked, load: Lo
     engine = engine.with_flags(**settings.flags(type(engine)) | asked.flags)
     question = Question(spec, _workload(settings, asked), _ranks(settings, asked), engine)
     _refuse_silence(log, findings, table.figures(settings))
-    _ = question.size
-    found = _pool_rows(question, findings, asked, settings)
+    releases = engine.versions if version is None and "@" not in (asked.engine or "") else (engine.version,)
+    question, found = _best(question, releases, lambda one: list(_pool_rows(one, findings, asked, settings)))
+    if len(releases) > 1:
+        about_rules = f"the log prints no version: its figures are held against the rules of {question.engine.version}"
     rows = [*sum_rows(findings), *contradictions(findings), *found]
     notes = [*log.notes, *filter(None, (about_rules, about_model)), *_about_others(log, name)]
     return _answer(log, findings, version, question, rows, notes)
+
+
+def _best(
+    question: Question, releases: Sequence[str], rows_of: Callable[[Question], list[Row]]
+) -> tuple[Question, list[Row]]:
+    """The question under the first of `releases` with which all figures agree, else under the first, and its rows."""
+    tried = []
+    for release in releases:
+        other = msgspec.structs.replace(question, engine=question.engine.with_flags(version=release))
+        _ = other.size
+        tried.append((other, rows_of(other)))
+        if not any(row.is_bad for row in tried[-1][1]):
+            return tried[-1]
+    return tried[0]
 
 
 def _pool_rows(question: Question, findings: list[Finding], asked: Asked, settings: Settings) -> Iterator[Row]:
@@ -165,4 +184,7 @@ def _answer(
     log: Log, findings: list[Finding], version: str | None, question: Question, rows: list[Row], notes: list[str]
 ) -> Answer:
     ordered = sorted([*rows, *_measured(findings, rows)], key=lambda row: row.line)
-    return Answer(log=log, findings=findings, version=version, question=question, rows=ordered, notes=notes)
+    against = list(doubts(ordered, question.spec.name))
+    return Answer(
+        log=log, findings=findings, version=version, question=question, rows=ordered, doubts=against, notes=notes
+    )

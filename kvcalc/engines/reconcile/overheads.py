@@ -11,6 +11,7 @@ TERMS = ("total_bytes", "weights_bytes", "non_torch_bytes", "activation_bytes", 
 """Those of a card as an engine finds it (kvcalc.engines.engine.Card)."""
 
 
+CONSUMED = "consumed_bytes"
 _ESTIMATE = "graphs_estimate_bytes"
 
 
@@ -28,9 +29,11 @@ def overheads_of(findings: Sequence[Finding], engine: str, version: str | None, 
         device = one.values.get("device")
         place = one.rank if device is None else device.text
         taken = {key: count for key, count in said.items() if key in TERMS}
-        held = ranks.setdefault(place, {}) if taken or "consumed_bytes" in said else {}
-        if "consumed_bytes" in said and "weights_bytes" in held:
-            taken.setdefault("non_torch_bytes", max(0, said["consumed_bytes"] - held["weights_bytes"]))
+        held = ranks.setdefault(place, {}) if taken or CONSUMED in said else {}
+        if CONSUMED in said:
+            taken[CONSUMED] = said[CONSUMED]
+            if "weights_bytes" in held:
+                taken.setdefault("non_torch_bytes", max(0, said[CONSUMED] - held["weights_bytes"]))
         if is_estimated and {"activation_bytes", "graphs_bytes"} <= set(said):
             # gpu_worker.py: what is called peak activation has the estimate of the graphs in it.
             estimate = estimates.get(one.rank, 0)
@@ -42,7 +45,7 @@ def overheads_of(findings: Sequence[Finding], engine: str, version: str | None, 
         "engine": engine,
         "version": version,
         "ranks": [
-            cast("RankOverheadsDocument", {"rank": rank, **{term: held.get(term) for term in TERMS}})
+            cast("RankOverheadsDocument", {"rank": rank, **{term: held.get(term) for term in (*TERMS, CONSUMED)}})
             for rank, held in ranks.items()
         ],
     }

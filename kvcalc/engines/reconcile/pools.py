@@ -52,8 +52,8 @@ class Narrowing:
     def row(self, one: Finding, key: str) -> Row:
         """The verdict on one figure; what it leaves of the pool counts for the next."""
         ctx = one.values.get("ctx")
-        question = self.question if ctx is None or ctx.value is None else self.question.at(int(ctx.value))
         try:
+            question = self.question if ctx is None or ctx.value is None else self.question.at(int(ctx.value))
             return self._row(question, one, key)
         except KvcalcError as error:
             return unexplained(one, key, error.message)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import cast
 
 from kvcalc.documents import FigureDocument, ReconcileDocument
 from kvcalc.engines.reconcile.answer import Answer
@@ -43,18 +44,21 @@ FIGURES = {
 
 def reconcile_report(answer: Answer) -> Report:
     """Figures of the log, of kvcalc, and why they are or are not the same; exit code 1 where they are not."""
-    merged = list(_merged(answer.rows))
-    table = Table(_COLUMNS, [_cells(row, ranks) for row, ranks in merged])
+    figures = [_figure(row) for row in answer.rows]
+    raw = Table(_RAW, [tuple(cast("dict[str, Value]", figure).values()) for figure in figures])
+    shown = Table(_COLUMNS, [_cells(row, ranks) for row, ranks in _merged(answer.rows)])
     return Report(
         document=_document(answer),
         title=_title(answer),
-        tables=(table.filled(),) if merged else (table,),
-        lines=(_summary(answer.rows),),
+        tables=(raw,),
+        shown_tables=(shown.filled(),),
+        lines=(_summary(answer.rows), *answer.doubts),
         notes=tuple(answer.notes),
         exit_code=0 if answer.agrees else 1,
     )
 
 
+_RAW = tuple(Column(name, name) for name in FigureDocument.__annotations__)
 _COLUMNS = (
     Column("line", "line", "count"),
     Column("rank", "rank"),
@@ -129,6 +133,7 @@ def _document(answer: Answer) -> ReconcileDocument:
         "figures": [_figure(row) for row in answer.rows],
         "overheads": overheads_of(answer.findings, engine.name, answer.version, log.name)["ranks"],
         "agrees": answer.agrees,
+        "doubts": answer.doubts,
         "notes": answer.notes,
     }
 

@@ -1,13 +1,14 @@
 """What a log says that was asked for: the settings of all its lines as one, and where they contradict each other."""
 
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from typing import Any, get_args
 
 import msgspec
 
 from kvcalc.cache.formats import AUTO, find_format
 from kvcalc.engines.engine import Engine
-from kvcalc.engines.logs.pattern import Finding, Printed
+from kvcalc.engines.logs.pattern import Finding, Printed, printed
 from kvcalc.engines.reconcile.row import Row
 from kvcalc.errors import KvcalcError
 
@@ -46,13 +47,17 @@ class Settings(msgspec.Struct, frozen=True):
 
     def text(self, key: str) -> str | None:
         """The value of `key`, None where the log does not say it, or says `None` or `auto`."""
-        value = self.values.get(key)
-        return None if value is None or value.casefold() in _NONE else value
+        return self.values.get(key)
 
     def count(self, key: str) -> int | None:
         """The same as a whole number."""
         value = (self.text(key) or "").replace(",", "")
         return int(value) if value.isdecimal() and len(value) < _MOST_DIGITS else None
+
+    def number(self, key: str) -> Fraction | None:
+        """The same as a number with a fraction."""
+        said = printed(self.text(key) or "")
+        return said.value
 
     def format(self, key: str) -> str:
         """The number format that `key` names, `auto` where it names none."""
@@ -88,8 +93,8 @@ def settings_of(findings: Sequence[Finding]) -> Settings:
     for kind in KINDS:
         for one in findings:
             if one.kind == kind:
-                for key, said in one.values.items():
-                    values.setdefault(key, said.text)
+                said = {key: value.text for key, value in one.values.items() if value.text.casefold() not in _NONE}
+                values = said | values
     return Settings(values)
 
 

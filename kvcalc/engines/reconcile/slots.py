@@ -1,6 +1,7 @@
 """llama.cpp: every context of the log, cache by cache."""
 
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 
 import msgspec
 
@@ -16,6 +17,7 @@ from kvcalc.errors import KvcalcError
 from kvcalc.model.spec import ModelSpec
 
 STATES = "states"
+_BUFFERS = ("kv_buffer_bytes", "state_buffer_bytes")
 _TENSORS = {"k_bytes": "K", "v_bytes": "V", "r_bytes": "R", "s_bytes": "S"}
 
 
@@ -62,7 +64,7 @@ def contexts_of(findings: Sequence[Finding]) -> list[Context]:
             now.caches.append(one)
             now.buffers.append(pending)
             pending = []
-        elif {"kv_buffer_bytes", "state_buffer_bytes"} & set(one.values):
+        elif set(_BUFFERS) & set(one.values):
             pending.append(one)
     return [one for one in contexts if one.caches]
 
@@ -114,8 +116,7 @@ def _rows(context: Context, question: Question) -> Iterator[Row]:
             continue
         parts.remove(part)
         yield from _cache_rows(one, part)
-        for buffer in buffers:
-            yield _buffer_row(buffer, part)
+        yield from _buffer_rows(buffers, part)
 
 
 def _part_of(one: Finding, parts: Sequence[AllocationPart]) -> AllocationPart | None:
@@ -140,11 +141,18 @@ def _cache_rows(one: Finding, part: AllocationPart) -> Iterator[Row]:
             yield judged(one, key, value, value)
 
 
-def _buffer_row(buffer: Finding, part: AllocationPart) -> Row:
-    """What lies on one device: whole layers, whose number is taken from the size."""
-    key = next(key for key in ("kv_buffer_bytes", "state_buffer_bytes") if key in buffer.values)
-    layer = part.bytes / part.layers
-    layers = min(part.layers, round(float(buffer.values[key].number) / layer)) if layer else 0
-    why = f"{layers} of {part.layers} layers on {buffer.values['device'].text}"
-    row = judged(buffer, key, layers * layer, layers * layer, why)
-    return msgspec.structs.replace(row, why=why) if not row.is_bad else row
+def _buffer_rows(buffers: Sequence[Finding], part: AllocationPart) -> Iterator[Row]:
+    """What lies on each device: whole layers, whose number is taken from the size, and which add up to all."""
+    layer = Fraction(part.bytes, part.layers)
+    keys = [next(key for key in _BUFFERS if key in one.values) for one in buffers]
+    counts = [round(one.values[key].number / layer) if layer else 0 for one, key in zip(buffers, keys, strict=True)]
+    for one, key, layers in zip(buffers, keys, counts, strict=True):
+        why = f"{layers} of {part.layers} layers on {one.values['device'].text}"
+        if not any(counts):
+            yield Row(
+                line=one.line, figure=key, logged=one.values[key], verdict="measured", why="a trial without memory"
+            )
+        elif sum(counts) != part.layers:
+            yield unexplained(one, key, f"{why}, and {sum(counts)} on all devices")
+        else:
+            yield msgspec.structs.replace(judged(one, key, layers * layer, layers * layer), why=why)

@@ -6,7 +6,7 @@ from fractions import Fraction
 from kvcalc.engines.logs.pattern import Finding, Printed
 from kvcalc.engines.reconcile.row import Row, judged
 
-SHARE = {"total_bytes", "gpu_memory_utilization"}
+SHARES = ("gpu_memory_utilization", "rounded_share")
 LESS = {
     "weights_bytes non_torch_bytes activation_bytes": "the share less weights, what is not torch's, and activations",
     "peak_bytes non_torch_bytes": "the share less torch's peak and what is not torch's",
@@ -25,11 +25,12 @@ def sum_rows(findings: Sequence[Finding]) -> Iterator[Row]:
     pools = {one.rank: one for one in findings if one.kind == "pool"}
     for one in findings:
         said = one.values
-        if set(said) >= SHARE:
-            shares[one.rank] = _product(said["total_bytes"], said["gpu_memory_utilization"])
-        if "requested_bytes" in said and set(said) >= SHARE:
-            yield judged(one, "requested_bytes", *shares[one.rank], why="the card's memory x the share")
-            shares[one.rank] = said["requested_bytes"].low, said["requested_bytes"].high
+        share = next((said[key] for key in SHARES if key in said), None)
+        if share is not None and "total_bytes" in said:
+            shares[one.rank] = _product(said["total_bytes"], share)
+            if "requested_bytes" in said:
+                yield judged(one, "requested_bytes", *shares[one.rank], why="the card's memory x the share")
+                shares[one.rank] = said["requested_bytes"].low, said["requested_bytes"].high
         terms = next((terms for terms in LESS if set(terms.split()) <= set(said)), None)
         pool = one if "available_bytes" in said else pools.get(one.rank)
         if terms is not None and pool is not None and one.rank in shares:

@@ -40,7 +40,7 @@ def _values(findings: Sequence[Finding], *keys: str) -> list[Printed]:
 
 
 def _vllm_figures(settings: Settings) -> Mapping[str, Figure]:
-    swap = int(Fraction(settings.text("swap_space") or SWAP_GIB) * GIB)
+    swap = int((settings.number("swap_space") or SWAP_GIB) * GIB)
     return {
         "block_tokens": _of(lambda held: max(held.block_tokens, default=None)),
         "blocks": _of(lambda held: held.num_blocks),
@@ -81,12 +81,12 @@ def _sglang_figures(_: Settings) -> Mapping[str, Figure]:
 
 def _sglang_pool(findings: Sequence[Finding], settings: Settings) -> Pool:
     """What is left after the weights, less the share of what was free before (model_runner_kv_cache_mixin.py)."""
-    share = settings.text("mem_fraction_static")
+    share = settings.number("mem_fraction_static")
     before = {one.rank: one.values["free_bytes"] for one in findings if one.kind == "before"}
     after = {one.rank: one.values["free_bytes"] for one in reversed(findings) if one.kind == "weights"}
     if share is None or not before or before.keys() != after.keys():
         return Pool()
-    rest = 1 - Fraction(share)
+    rest = 1 - share
     pools = [_difference(after[rank], before[rank], rest) for rank in before]
     return least_pool(pools)
 
@@ -129,7 +129,7 @@ def _tensorrt_pool(findings: Sequence[Finding], settings: Settings) -> Pool:
     said = _values(findings, "available_bytes")
     if said:
         return least_pool(said)
-    share = Fraction(settings.text("free_gpu_memory_fraction") or FREE_FRACTION)
+    share = settings.number("free_gpu_memory_fraction") or FREE_FRACTION
     return least_pool([Printed("", one.number * share, one.half * share) for one in _values(findings, "free_bytes")])
 
 
