@@ -49,6 +49,7 @@ _VERBS = {
     "report": ("kvcalc.cli.report", "report"),
     "reconcile": ("kvcalc.cli.reconcile", "reconcile"),
     "models": ("kvcalc.cli.models", "app"),
+    "gpus": ("kvcalc.cli.gpus", "app"),
 }
 _COMPLETION = "_KVCALC_COMPLETE"
 
