@@ -54,7 +54,7 @@ def ask_llama_cpp(
         context = str(_share(total, slots))
     plain = msgspec.structs.replace(request, ctx=context, batch=str(slots), ctx_size=None, parallel=None)
     asked = ask_about(spec, plain, _kv_dtype(spec, kv_dtype, options), sharding, default_context([spec]))
-    return asked, _flags(options, total)
+    return asked, flags_of(options, total)
 
 
 def _share(total: int, slots: int) -> int:
@@ -76,7 +76,8 @@ def _kv_dtype(spec: ModelSpec, kv_dtype: str, options: LlamaCppOptions) -> str:
     return kv_dtype_of(spec, k or DEFAULT_TYPE, v or DEFAULT_TYPE)
 
 
-def _flags(options: LlamaCppOptions, total: int | None) -> dict[str, Any]:
+def flags_of(options: LlamaCppOptions, total: int | None) -> dict[str, Any]:
+    """The values of its flags, with the defaults of those that were not given."""
     """The engine's flags that were given."""
     switch = (options.flash_attn or "auto").casefold()
     if switch not in _SWITCH:

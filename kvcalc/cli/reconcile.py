@@ -1,5 +1,6 @@
 """kvcalc reconcile: an engine's start-up log, explained figure by figure."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,6 +9,7 @@ import typer
 
 from kvcalc.cli.emit import emit, write_file
 from kvcalc.cli.engine_options import EngineOptions
+from kvcalc.cli.llama_cpp import flags_of
 from kvcalc.cli.options import (
     KvDtypeOption,
     OutputOptions,
@@ -19,6 +21,7 @@ from kvcalc.cli.options import (
     verb,
 )
 from kvcalc.cli.request import batch_flag, context_flag, load_asked
+from kvcalc.errors import KvcalcError
 
 if TYPE_CHECKING:
     from kvcalc.documents import OverheadsDocument
@@ -79,8 +82,9 @@ def _asked(
     from kvcalc.engines.reconcile.subject import Asked
 
     (ctx_flag, ctx), (batch_name, batch) = context_flag(request), batch_flag(request)
+    total = request.ctx_size
     workload: dict[str, Any] = {
-        "context_tokens": None if ctx is None else tokens_or(ctx, ctx_flag, 1),
+        "context_tokens": None if ctx is None or ctx == total else tokens_or(ctx, ctx_flag, 1),
         "batch": None if batch is None else count_or(batch, batch_name, 1),
         "kv_dtype": None if kv.kv_dtype == "auto" else kv.kv_dtype,
         "dtype": request.dtype,
@@ -90,11 +94,24 @@ def _asked(
     return Asked(
         model=model,
         engine=engine.engine,
-        flags=engine.given(),
+        flags=partial(_own_flags, engine),
         workload={key: value for key, value in workload.items() if value is not None},
         ranks={key: size for key, size in msgspec.structs.asdict(sharding).items() if size != 1},
+        total_tokens=None if total is None else tokens_or(total, "-c", 1),
         kv_cache_memory=engine.kv_cache_memory,
     )
+
+
+def _own_flags(options: EngineOptions, engine: str) -> dict[str, Any]:
+    """The flags of the log's engine that were given; KvcalcError for those of another, and for what the log says."""
+    options.refuse_others([engine])
+    given = options.given(engine)
+    for flag in ("cache_type_k", "cache_type_v"):
+        if flag in given:
+            raise KvcalcError(f"--{flag.replace('_', '-')}: the log itself says the types of K and V", "leave it out")
+    if engine == "llama.cpp":
+        return {name: value for name, value in flags_of(options.llama_cpp, None).items() if name in given}
+    return given
 
 
 def _written(found: "OverheadsDocument", path: Path) -> bytes:

@@ -72,7 +72,6 @@ _STORED = (
 _BLOCKS = (
     r"# (?:[A-Z]{3}|CUDA|cuda|gpu|rocm|xpu|hpu) blocks: (?P<blocks>NUM)(?:, # (?:CPU|cpu) blocks: (?P<cpu_blocks>NUM))?"
 )
-_OVERRIDE = r"num_gpu_blocks=(?P<profiled_blocks>\d+) with num_gpu_blocks_override=(?P<num_gpu_blocks_override>\d+)"
 _BATCHED = r"Chunked prefill is enabled with max_num_batched_tokens=(?P<max_num_batched_tokens>\d+)"
 _ESTIMATE = r"memory: (?P<graphs_estimate_bytes>NUM) GiB total"
 _TOKENS = r"[A-Z]{3,4}(?: \+ host)? KV cache size: (?P<tokens>NUM) tokens"
@@ -85,6 +84,7 @@ FORMAT = LogFormat(
             "start", "LLM engine (v", r"Initializing an? (?:V1 )?LLM engine \(v(?P<version>[^)\s]+)\)", names=SETTINGS
         ),
         says("start", "LLM engine with config", names=SETTINGS),
+        says("config", "max_seq_len=", r"^", names=SETTINGS),
         says("arguments", "non-default args", names=SETTINGS),
         says("arguments", "Namespace(", names=SETTINGS),
         says("arguments", "vllm serve ", r"vllm serve (?P<model>[\w./-]+\b)", names=_COMMAND),
@@ -95,7 +95,6 @@ FORMAT = LogFormat(
         says("async", "Asynchronous scheduling is", r"scheduling is (?P<async_scheduling>enabled|disabled)"),
         says("kv dtype", "to store kv cache", r"Using (?P<kv_dtype>\w+) data type to store kv cache"),
         says("attention block", "attention block size to", r"size to (?P<block_tokens>\d+) tokens"),
-        says("override", "num_gpu_blocks_override=", _OVERRIDE),
         says("pool", "Available KV cache memory", r"memory: (?P<available_bytes>NUM) ?GiB", unit=GIB, decimals=2),
         says("pool", "for KV Cache as", r"reserved (?P<available_bytes>NUM) GiB memory", unit=GIB, decimals=2),
         says("auto-fit", "Auto-fit max_model_len"),

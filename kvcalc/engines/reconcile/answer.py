@@ -58,7 +58,7 @@ def _pooled(log: Log, name: str, findings: list[Finding], asked: Asked, load: Lo
     version = printed_version(findings, settings)
     engine, about_rules = rules_for(name, version, asked)
     spec, about_model = model_of(settings.text("model"), asked, load)
-    engine = engine.with_flags(**settings.flags(type(engine)) | asked.flags)
+    engine = engine.with_flags(**settings.flags(type(engine)) | asked.flags(name))
     question = Question(spec, _workload(settings, asked), _ranks(settings, asked), engine)
     _refuse_silence(log, findings, table.figures(settings))
     releases = engine.versions if version is None and "@" not in (asked.engine or "") else (engine.version,)
@@ -88,9 +88,9 @@ def _pool_rows(question: Question, findings: list[Finding], asked: Asked, settin
     table = TABLES[question.engine.name]
     figures = table.figures(settings)
     exact = asked.kv_cache_memory
-    for group in groups_of(findings):
-        pool = table.pool(group, settings) if exact is None else Pool(exact, exact, is_known=True)
-        yield from pool_rows(question, pool, table.named(group), figures)
+    for stage in (stage for group in groups_of(findings) for stage in table.stages(group)):
+        pool = table.pool(stage, settings) if exact is None else Pool(exact, exact, is_known=True)
+        yield from pool_rows(question, pool, table.named(stage), figures)
 
 
 def _refuse_silence(log: Log, findings: Sequence[Finding], figures: Any) -> None:
@@ -123,8 +123,7 @@ def _contexts(log: Log, findings: list[Finding], asked: Asked, load: Loader) -> 
     version = printed_version(findings, settings)
     engine, about_rules = rules_for(LlamaCpp.name, version, asked)
     contexts = contexts_of(findings)
-    if not contexts:
-        _refuse_silence(log, findings, ())
+    _refuse_silence(log, findings, ("cache_bytes", "state_bytes"))
     asked_of = [_context(one, findings, engine, asked, load) for one in contexts]
     rows = [row for one, question in zip(contexts, asked_of, strict=True) for row in context_rows(one, question)]
     notes = [*log.notes, *filter(None, [about_rules]), *_about_others(log, LlamaCpp.name)]
@@ -135,10 +134,9 @@ def _context(context: Context, findings: list[Finding], engine: Engine, asked: A
     """The question behind one context; a log's other models are those of its own metadata."""
     is_first = context.model <= 1
     spec = load(asked.model) if asked.model is not None and is_first else _printed_model(findings, context.model)
-    question = context_question(context, spec, engine)  # type: ignore[arg-type]
-    changes = {key: value for key, value in asked.workload.items() if key != "context_tokens" or value}
-    workload = msgspec.structs.replace(question.workload, **changes)
-    return msgspec.structs.replace(question, workload=workload, engine=question.engine.with_flags(**asked.flags))
+    if context.is_draft_of(spec):
+        spec = msgspec.structs.replace(spec, layers=spec.draft_layers, draft_layers=(), reads=())
+    return context_question(context, spec, engine, asked)
 
 
 def _printed_model(findings: list[Finding], model: int) -> ModelSpec:

@@ -12,13 +12,13 @@ def doubts(rows: Sequence[Row], name: str) -> Iterator[str]:
     unexplained = [row for row in rows if row.verdict == "unexplained" and row.low is not None]
     layers = next((row for row in unexplained if row.figure == "layers"), None)
     if layers is not None:
-        yield f"{name} does not match: the log has a cache of {layers.shown} layers, and the model one of {layers.computed}"
+        yield f"{name} does not match: the log has a cache of {layers.shown} layers, the model one of {layers.computed}"
         return
     for row in unexplained:
         if row.figure in _OF_A_POOL and row.low and row.logged.value:
             ratio = float(row.low / row.logged.value)
             yield (
-                f"{name} does not match, or something else takes memory: the log has {row.shown} {row.figure} where the "
-                f"model has {row.computed}, as if each took {ratio:.3g} times the bytes"
+                f"{name} does not match, or something else takes memory: the log has {row.shown} {row.figure} where "
+                f"the model has {row.computed}, as if each took {ratio:.3g} times the bytes"
             )
             return

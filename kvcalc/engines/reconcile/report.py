@@ -33,6 +33,10 @@ FIGURES = {
     "stored_tokens": "tokens of the pool",
     "tokens": "tokens of the pool",
     "v_bytes": "V",
+    "r_bytes": "states R",
+    "s_bytes": "states S",
+    "token_cost": "bytes of a token",
+    "sequence_blocks": "blocks of a request",
     "weights_bytes": "weights",
     "non_torch_bytes": "beside torch",
     "activation_bytes": "activations",
@@ -71,7 +75,7 @@ _COLUMNS = (
 
 
 def _title(answer: Answer) -> tuple[str, ...]:
-    question, version = answer.question, answer.version
+    question, version, batch = answer.question, answer.version, answer.question.workload.batch
     ranks = [
         f"{name}={size}"
         for name in question.sharding.__struct_fields__
@@ -81,7 +85,7 @@ def _title(answer: Answer) -> tuple[str, ...]:
         answer.log.name,
         f"{question.engine.name} {version or '(version not printed)'}",
         question.spec.name,
-        f"context {question.workload.context_tokens:,}",
+        f"context {question.workload.context_tokens:,}{f' x {batch:,}' if batch > 1 else ''}",
         *([" ".join(ranks)] if ranks else []),
     )
 
@@ -95,12 +99,15 @@ def _summary(rows: Iterable[Row]) -> str:
 
 def _merged(rows: Iterable[Row]) -> Iterator[tuple[Row, str]]:
     """Rows that say the same of several ranks as one, with the ranks that it holds for."""
-    alike: dict[tuple[str, ...], list[Row]] = {}
+    alike: dict[tuple[object, ...], list[Row]] = {}
+    often: Counter[tuple[object, ...]] = Counter()
     for row in rows:
-        alike.setdefault((row.figure, row.shown, row.computed, row.verdict, row.why), []).append(row)
-    for same in alike.values():
-        ranks = list(dict.fromkeys(row.rank for row in same))
-        yield same[0], ", ".join(ranks) if len(ranks) <= _MOST_RANKS else f"{ranks[0]} and {len(ranks) - 1} more"
+        same = (row.figure, row.shown, row.computed, row.verdict, row.why)
+        alike.setdefault((*same, often[*same, row.rank]), []).append(row)
+        often[*same, row.rank] += 1
+    for group in alike.values():
+        ranks = [row.rank for row in group]
+        yield group[0], ", ".join(ranks) if len(ranks) <= _MOST_RANKS else f"{ranks[0]} and {len(ranks) - 1} more"
 
 
 _MOST_RANKS = 3

@@ -19,6 +19,7 @@ KINDS = (
     "limits",
     "window",
     "start",
+    "config",
     "context",
     "batched",
     "async",
@@ -108,7 +109,10 @@ def contradictions(findings: Sequence[Finding]) -> Iterator[Row]:
             if said is None or one.kind not in KINDS or said.text.casefold() in _NONE:
                 continue
             is_asked = one.kind == "arguments"
-            place = key, "asked" if is_asked or (key == "ctx" and may_shrink and one.kind == "start") else "made"
+            place = (
+                key,
+                "asked" if is_asked or (key == "ctx" and may_shrink and one.kind in {"start", "config"}) else "made",
+            )
             first, line = seen.setdefault(place, (said, one.line))
             if not _agree(first, said):
                 why = f"line {line:,} says {first.text}"

@@ -1,20 +1,22 @@
 """llama.cpp: every context of the log, cache by cache."""
 
 from collections.abc import Iterator, Sequence
-from fractions import Fraction
 
 import msgspec
 
 from kvcalc.cache.formats import AUTO
-from kvcalc.engines.engine import AllocationPart
+from kvcalc.cache.sharding import WHOLE
+from kvcalc.engines.engine import AllocationPart, Engine
 from kvcalc.engines.llama_cpp import LlamaCpp
 from kvcalc.engines.llama_cpp_types import kv_dtype_of
 from kvcalc.engines.logs.pattern import Finding
 from kvcalc.engines.reconcile.question import Question
 from kvcalc.engines.reconcile.row import Row, explained, judged, unexplained
 from kvcalc.engines.reconcile.settings import Settings
+from kvcalc.engines.reconcile.subject import Asked
 from kvcalc.errors import KvcalcError
 from kvcalc.model.spec import ModelSpec
+from kvcalc.sizing.need import Workload
 
 STATES = "states"
 _BUFFERS = ("kv_buffer_bytes", "state_buffer_bytes")
@@ -38,6 +40,11 @@ class Context(msgspec.Struct):
     def slots(self) -> int:
         """Sequences at once."""
         return self.setting("n_seq_max") or 1
+
+    def is_draft_of(self, spec: ModelSpec) -> bool:
+        """Whether it is the context in which the model's own draft layers run, beside another for its layers."""
+        layers = [one.values["layers"].value for one in self.caches if "layers" in one.values]
+        return bool(spec.draft_layers) and layers == [len(spec.draft_layers)]
 
     @property
     def total_tokens(self) -> int | None:
@@ -69,12 +76,11 @@ def contexts_of(findings: Sequence[Finding]) -> list[Context]:
     return [one for one in contexts if one.caches]
 
 
-def context_question(context: Context, spec: ModelSpec, engine: LlamaCpp, base: Question | None = None) -> Question:
+def context_question(context: Context, spec: ModelSpec, engine: Engine, asked: Asked) -> Question:
     """What the context was asked; KvcalcError where the log does not say how long it is."""
-    from kvcalc.cache.sharding import WHOLE
-    from kvcalc.sizing.need import Workload
-
-    total, slots = context.total_tokens, context.slots
+    own = dict(asked.workload)
+    slots, tokens = own.pop("batch", None) or context.slots, own.pop("context_tokens", None)
+    total = asked.total_tokens or (tokens * slots if tokens else context.total_tokens)
     if total is None:
         raise KvcalcError("the log does not say the context (n_ctx)", "name it: --ctx, or -c for all slots together")
     said = Settings(context.values)
@@ -86,8 +92,8 @@ def context_question(context: Context, spec: ModelSpec, engine: LlamaCpp, base: 
         "kv_unified": _switch(said.text("kv_unified")),
         "spec_draft_n_max": said.count("n_rs_seq"),
     }
-    flags = {name: value for name, value in flags.items() if value is not None}
-    workload = Workload(max(1, total // slots), slots, kv_dtype=_types(context, spec))
+    flags = {name: value for name, value in flags.items() if value is not None} | asked.flags(LlamaCpp.name)
+    workload = Workload(max(1, total // slots), slots, **{"kv_dtype": _types(context, spec), **own})
     return Question(spec, workload, WHOLE, engine.with_flags(**flags))
 
 
@@ -111,12 +117,15 @@ def _rows(context: Context, question: Question) -> Iterator[Row]:
     parts = list(question.allocation.parts)
     for one, buffers in zip(context.caches, context.buffers, strict=True):
         part = _part_of(one, parts)
+        if "layers" in one.values and one.values["layers"].value == 0:
+            yield judged(one, "layers", 0, 0, "a cache that no layer uses")
+            continue
         if part is None:
             yield unexplained(one, "state_bytes" if one.kind == STATES else "cache_bytes", "no such cache is computed")
             continue
         parts.remove(part)
         yield from _cache_rows(one, part)
-        yield from _buffer_rows(buffers, part)
+        yield from _buffer_rows(buffers, one, part.layers)
 
 
 def _part_of(one: Finding, parts: Sequence[AllocationPart]) -> AllocationPart | None:
@@ -141,18 +150,19 @@ def _cache_rows(one: Finding, part: AllocationPart) -> Iterator[Row]:
             yield judged(one, key, value, value)
 
 
-def _buffer_rows(buffers: Sequence[Finding], part: AllocationPart) -> Iterator[Row]:
-    """What lies on each device: whole layers, whose number is taken from the size, and which add up to all."""
-    layer = Fraction(part.bytes, part.layers)
-    keys = [next(key for key in _BUFFERS if key in one.values) for one in buffers]
-    counts = [round(one.values[key].number / layer) if layer else 0 for one, key in zip(buffers, keys, strict=True)]
-    for one, key, layers in zip(buffers, keys, counts, strict=True):
-        why = f"{layers} of {part.layers} layers on {one.values['device'].text}"
-        if not any(counts):
-            yield Row(
-                line=one.line, figure=key, logged=one.values[key], verdict="measured", why="a trial without memory"
-            )
-        elif sum(counts) != part.layers:
-            yield unexplained(one, key, f"{why}, and {sum(counts)} on all devices")
+def _buffer_rows(buffers: Sequence[Finding], one: Finding, layers: int) -> Iterator[Row]:
+    """What lies on each device: whole layers of the cache that the log prints, which add up to all of them."""
+    said = one.values["state_bytes" if one.kind == STATES else "cache_bytes"]
+    keys = [next(key for key in _BUFFERS if key in buffer.values) for buffer in buffers]
+    numbers = [buffer.values[key].number for buffer, key in zip(buffers, keys, strict=True)]
+    counts = [round(number * layers / said.number) if said.number else 0 for number in numbers]
+    for buffer, key, count in zip(buffers, keys, counts, strict=True):
+        why = f"{count} of {layers} layers on {buffer.values['device'].text}"
+        if not any(numbers):
+            logged = buffer.values[key]
+            yield Row(line=buffer.line, figure=key, logged=logged, verdict="measured", why="a trial without memory")
+        elif sum(counts) != layers:
+            yield unexplained(buffer, key, f"{why}, and {sum(counts)} on all devices")
         else:
-            yield msgspec.structs.replace(judged(one, key, layers * layer, layers * layer), why=why)
+            row = judged(buffer, key, said.low * count / layers, said.high * count / layers)
+            yield msgspec.structs.replace(row, why=row.why if row.is_bad else why)

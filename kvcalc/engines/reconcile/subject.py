@@ -25,8 +25,11 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     engine: str | None = None
     """NAME or NAME@VERSION."""
-    flags: dict[str, Any] = {}
+    flags: Callable[[str], dict[str, Any]] = lambda _: {}
+    """The flags of an engine that were given, by its name."""
     workload: dict[str, Any] = {}
+    total_tokens: int | None = None
+    """Of all slots together: llama.cpp's -c."""
     ranks: dict[str, int] = {}
     kv_cache_memory: int | None = None
 

@@ -23,6 +23,8 @@ class Table(msgspec.Struct, frozen=True):
     figures: Callable[[Settings], Mapping[str, Figure]]
     pool: Callable[[Sequence[Finding], Settings], Pool]
     named: Callable[[Sequence[Finding]], Sequence[Finding]] = lambda findings: findings
+    stages: Callable[[Sequence[Finding]], list[Sequence[Finding]]] = lambda findings: [findings]
+    """Lines apart that are about pools of different size."""
 
 
 def _of(figure: Callable[[Capacity], float | None]) -> Figure:
@@ -118,6 +120,7 @@ def _tensorrt_figures(_: Settings) -> Mapping[str, Figure]:
         "sequence_blocks": _of(lambda held: held.blocks_per_request),
         "blocks": _of(lambda held: held.num_blocks),
         "tokens": _of(lambda held: held.tokens),
+        "token_cost": _of(lambda held: (held.bytes_per_block or 0) / max(held.block_tokens, default=1)),
         "kv_bytes": _of(
             lambda held: None if held.num_blocks is None else held.num_blocks * (held.bytes_per_block or 0)
         ),
@@ -133,10 +136,18 @@ def _tensorrt_pool(findings: Sequence[Finding], settings: Settings) -> Pool:
     return least_pool([Printed("", one.number * share, one.half * share) for one in _values(findings, "free_bytes")])
 
 
+def _tensorrt_stages(findings: Sequence[Finding]) -> list[Sequence[Finding]]:
+    """A small pool to profile with, then the real one behind the line that estimates it (_util.py, KvCacheCreator)."""
+    profiled = [place for place, one in enumerate(findings) if one.kind == "peak"]
+    if not profiled:
+        return [findings]
+    return [findings[: profiled[0]], findings[profiled[0] :]]
+
+
 TABLES = {
     "vllm": Table(_vllm_figures, _vllm_pool),
     "sglang": Table(_sglang_figures, _sglang_pool, _sglang_named),
-    "tensorrt-llm": Table(_tensorrt_figures, _tensorrt_pool),
+    "tensorrt-llm": Table(_tensorrt_figures, _tensorrt_pool, stages=_tensorrt_stages),
 }
 
 
