@@ -68,7 +68,7 @@ FORMAT = LogFormat(
         says("types", "type_k = ", r"type_k = '(?P<type_k>\w+)', type_v = '(?P<type_v>\w+)'"),
         says("part", "KV cache, size =", _PART),
         says("cache", " cells, ", _CACHE, unit=MIB),
-        says("cache", "KV self size", r"KV self size += *(?P<cache_bytes>NUM) MiB, " + _SIZES, unit=MIB),
+        says("cache", "KV self size", r"KV self size += *(?P<cache_bytes>NUM) MiB(?:, +" + _SIZES + ")?", unit=MIB),
         says("cache", "kv self size", r"kv self size += *(?P<cache_bytes>NUM) Mi?B", unit=MIB),
         says("states", "llama_memory_recurrent: ", _STATES, unit=MIB),
         says("buffer", "buffer size = ", _BUFFER, unit=MIB),

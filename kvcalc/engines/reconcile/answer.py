@@ -55,12 +55,12 @@ def reconcile(log: Log, asked: Asked, load: Loader) -> Answer:
 
 def _pooled(log: Log, name: str, findings: list[Finding], asked: Asked, load: Loader) -> Answer:
     table, settings = TABLES[name], settings_of(findings)
+    _refuse_silence(log, findings, table.figures(settings))
     version = printed_version(findings, settings)
     engine, about_rules = rules_for(name, version, asked)
     spec, about_model = model_of(settings.text("model"), asked, load)
     engine = engine.with_flags(**settings.flags(type(engine)) | asked.flags(name))
     question = Question(spec, _workload(settings, asked), _ranks(settings, asked), engine)
-    _refuse_silence(log, findings, table.figures(settings))
     releases = engine.versions if version is None and "@" not in (asked.engine or "") else (engine.version,)
     question, found = _best(question, releases, lambda one: list(_pool_rows(one, findings, asked, settings)))
     if len(releases) > 1:

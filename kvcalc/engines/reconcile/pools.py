@@ -68,12 +68,17 @@ class Narrowing:
             return Fraction(found)
 
         least, most = value(self.pool.low), value(self.pool.high)
-        low = _first(lambda pool_bytes: value(pool_bytes) >= logged.low, self.pool.low, self.pool.high)
-        if least == most or low is None or value(low) > logged.high:
+        if least == most or least > logged.high or most < logged.low:
             return judged(one, key, least, most)
-        above = _first(lambda pool_bytes: value(pool_bytes) > logged.high, low, self.pool.high)
+        low = _first(lambda pool_bytes: value(pool_bytes) >= logged.low, self.pool.low, self.pool.high)
+        if value(low) > logged.high:
+            # The figure moves in steps, and none of them is the log's.
+            return msgspec.structs.replace(judged(one, key, least, most), verdict="unexplained")
+        above = _first(
+            lambda pool_bytes: pool_bytes > self.pool.high or value(pool_bytes) > logged.high, low, self.pool.high + 1
+        )
         was_known = self.pool.is_known
-        self.pool = Pool(low, self.pool.high if above is None else above - 1, is_known=True)
+        self.pool = Pool(low, above - 1, is_known=True)
         if was_known:
             return judged(one, key, least, most, f"a pool of {self.pool.text} on each rank makes it")
         row = judged(
@@ -82,10 +87,8 @@ class Narrowing:
         return msgspec.structs.replace(row, verdict="given")
 
 
-def _first(holds: Callable[[int], bool], low: int, high: int) -> int | None:
-    """The least number of `low` to `high` for which `holds` answers yes, as it does for all above; None for none."""
-    if not holds(high):
-        return None
+def _first(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """The least number of `low` to `high` for which `holds` answers yes, as it does for `high`."""
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle + 1, high)
@@ -97,8 +100,8 @@ def pool_rows(
 ) -> Iterator[Row]:
     """A row for every figure of ranks that share a pool; those that differ with the one change that explains them."""
 
-    def rows(other: Question) -> list[Row]:
+    def rows(other: Question) -> Iterator[Row]:
         narrowing = Narrowing(other, pool, figures)
-        return [narrowing.row(one, key) for one in findings for key in figures if key in one.values]
+        return (narrowing.row(one, key) for one in findings for key in figures if key in one.values)
 
     return explained(rows, question)

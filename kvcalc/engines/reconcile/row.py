@@ -1,6 +1,6 @@
 """One figure of a log beside what is computed for it, and what that means."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from typing import Literal
 
@@ -68,9 +68,9 @@ def unexplained(one: Finding, key: str, why: str) -> Row:
     return Row(line=one.line, rank=one.rank, figure=key, logged=one.values[key], verdict="unexplained", why=why)
 
 
-def explained(rows_of: Callable[[Question], Sequence[Row]], question: Question) -> Iterator[Row]:
+def explained(rows_of: Callable[[Question], Iterable[Row]], question: Question) -> Iterator[Row]:
     """The rows of `question`; one that differs says with which single change all of them would agree."""
-    rows = rows_of(question)
+    rows = list(rows_of(question))
     found = _changes(rows_of, question) if any(row.is_bad and not row.why for row in rows) else []
     for row in rows:
         if not row.is_bad or row.why:
@@ -81,7 +81,7 @@ def explained(rows_of: Callable[[Question], Sequence[Row]], question: Question) 
             yield msgspec.structs.replace(row, why="no single change of the request makes it so")
 
 
-def _changes(rows_of: Callable[[Question], Sequence[Row]], question: Question) -> list[str]:
+def _changes(rows_of: Callable[[Question], Iterable[Row]], question: Question) -> list[str]:
     found: list[str] = []
     for name, other in question.changed():
         try:

@@ -110,7 +110,7 @@ def _types(context: Context, spec: ModelSpec) -> str:
 
 def context_rows(context: Context, question: Question) -> Iterator[Row]:
     """Rows of every cache of the context; those that differ with the one change that explains them."""
-    return explained(lambda other: list(_rows(context, other)), question)
+    return explained(lambda other: _rows(context, other), question)
 
 
 def _rows(context: Context, question: Question) -> Iterator[Row]:
@@ -164,5 +164,7 @@ def _buffer_rows(buffers: Sequence[Finding], one: Finding, layers: int) -> Itera
         elif sum(counts) != layers:
             yield unexplained(buffer, key, f"{why}, and {sum(counts)} on all devices")
         else:
-            row = judged(buffer, key, said.low * count / layers, said.high * count / layers)
-            yield msgspec.structs.replace(row, why=row.why if row.is_bad else why)
+            share = judged(buffer, key, said.number * count / layers, said.number * count / layers, why)
+            # The cache is rounded too: what one digit of it makes of a share may be more than a digit of the share.
+            row = judged(buffer, key, said.low * count / layers, said.high * count / layers) if share.is_bad else share
+            yield msgspec.structs.replace(row, why="" if row.is_bad else why)
