@@ -7,7 +7,7 @@ from fractions import Fraction
 import msgspec
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
-NUMBER = r"-?[\d,]{0,24}\.?\d{1,12}"
+NUMBER = r"-?[\d,]{0,24}\.?\d{1,20}"
 """A number as logs print it, thousands apart or not; bounded, so that a line full of digits costs little."""
 
 EXACT = {"gpu_memory_utilization", "mem_fraction_static", "free_gpu_memory_fraction"}
@@ -137,7 +137,7 @@ def _pairs(names: Mapping[str, str]) -> re.Pattern[str]:
     """NAME=value, 'NAME': 'value' and, where names are flags of a command, --NAME value."""
     longest_first = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
     gap = r"(?:=|\s+)" if any(name.startswith("-") for name in names) else r"\s*[=:]\s*"
-    return re.compile(rf"(?<![\w-])['\"]?({longest_first})['\"]?{gap}(?:'([^']*)'|\"([^\"]*)\"|([^\s,(){{}}\[\]]+))")
+    return re.compile(rf"(?<![\w-])['\"]?({longest_first})['\"]?{gap}(?:'([^']*)'|\"([^\"]*)\"|([^\s,(){{}}\[\]'\"]+))")
 
 
 class LogFormat(msgspec.Struct, frozen=True):
