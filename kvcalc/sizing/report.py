@@ -241,11 +241,11 @@ def _pool_lines(pool: "PoolDocument | None") -> list[str]:
     of_blocks = f" is {blocks:,} blocks of {exact_bytes(size)}" if blocks is not None and size is not None else ""
     lines = [f"a pool of {exact_bytes(pool['memory_bytes'])}{of_blocks}"]
     lines += [f"  {name.replace('_', ' ')} {value:,}" for name, value in pool["figures"].items()]
+    if pool["log"]:
+        lines.append(f"  its log: {pool['log']}")
     if pool["takes_one_request"]:
-        tokens = f"KV cache size {pool['tokens']:,} tokens, " if pool["tokens"] is not None else ""
-        figures = f"{tokens}maximum concurrency {pool['max_concurrency']:.2f}x at {length:,} tokens a request"
-        holds = f"it runs {pool['sequences']:,} at once, limited by {pool['limited_by']}"
-        return [*lines, f"  its log: {figures}" if tokens else f"  {figures}", f"  {holds}"]
+        holds = f"it runs {pool['sequences']:,} requests of {length:,} tokens at once"
+        return [*lines, f"  {holds}, limited by {pool['limited_by']}"]
     longest = f"the longest that fits is {pool['longest_request']:,} tokens" if pool["longest_request"] else "none fits"
     if size is None or pool["blocks_per_request"] is None:
         return [*lines, f"  one request of {length:,} tokens does not fit; {longest}"]
