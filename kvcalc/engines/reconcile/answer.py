@@ -1,7 +1,6 @@
 """Everything that is said about one log: the rows of all its figures, the request behind them, and notes."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -12,14 +11,14 @@ from kvcalc.engines.logs.pattern import Finding, Printed
 from kvcalc.engines.logs.reader import Log
 from kvcalc.engines.reconcile.doubts import doubts
 from kvcalc.engines.reconcile.gguf_facts import spec_from_log
-from kvcalc.engines.reconcile.pools import Pool, pool_rows
+from kvcalc.engines.reconcile.pools import Figure, Pool, pool_rows
 from kvcalc.engines.reconcile.question import Question
-from kvcalc.engines.reconcile.row import Row
+from kvcalc.engines.reconcile.row import Row, explained
 from kvcalc.engines.reconcile.settings import Settings, contradictions, settings_of
 from kvcalc.engines.reconcile.slots import Context, context_question, context_rows, contexts_of
 from kvcalc.engines.reconcile.subject import Asked, Loader, engine_name, model_of, printed_version, rules_for
 from kvcalc.engines.reconcile.sums import sum_rows
-from kvcalc.engines.reconcile.tables import TABLES, groups_of
+from kvcalc.engines.reconcile.tables import TABLES, Table, groups_of
 from kvcalc.errors import KvcalcError
 from kvcalc.model.spec import ModelSpec
 from kvcalc.sizing.need import Workload
@@ -61,8 +60,11 @@ def _pooled(log: Log, name: str, findings: list[Finding], asked: Asked, load: Lo
     spec, about_model = model_of(settings.text("model"), asked, load)
     engine = engine.with_flags(**settings.flags(type(engine)) | asked.flags(name))
     question = Question(spec, _workload(settings, asked), _ranks(settings, asked), engine)
+    _ = question.size
     releases = engine.versions if version is None and "@" not in (asked.engine or "") else (engine.version,)
-    question, found = _best(question, releases, lambda one: list(_pool_rows(one, findings, asked, settings)))
+    stages = list(_stages(table, findings, asked, settings))
+    question = _best(question, releases, stages, table.figures(settings))
+    found = [row for pool, lines in stages for row in _explained(question, pool, lines, table.figures(settings))]
     if len(releases) > 1:
         about_rules = f"the log prints no version: its figures are held against the rules of {question.engine.version}"
     rows = [*sum_rows(findings), *contradictions(findings), *found]
@@ -70,32 +72,41 @@ def _pooled(log: Log, name: str, findings: list[Finding], asked: Asked, load: Lo
     return _answer(log, findings, version, question, rows, notes)
 
 
+_Stage = tuple[Pool, Sequence[Finding]]
+
+
 def _best(
-    question: Question, releases: Sequence[str], rows_of: Callable[[Question], list[Row]]
-) -> tuple[Question, list[Row]]:
-    """The question under the first of `releases` with which all figures agree, else under the first, and its rows."""
-    tried = []
-    for release in releases:
-        other = msgspec.structs.replace(question, engine=question.engine.with_flags(version=release))
-        _ = other.size
-        tried.append((other, rows_of(other)))
-        if not any(row.is_bad for row in tried[-1][1]):
-            return tried[-1]
-    return tried[0]
+    question: Question, releases: Sequence[str], stages: Sequence[_Stage], figures: Mapping[str, Figure]
+) -> Question:
+    """The question under the first of `releases` with which all figures agree, else under the first."""
+    asked = [
+        msgspec.structs.replace(question, engine=question.engine.with_flags(version=release)) for release in releases
+    ]
+    for one in asked if len(asked) > 1 else ():
+        rows = (row for pool, lines in stages for row in pool_rows(one, pool, lines, figures))
+        if not any(row.is_bad for row in rows):
+            return one
+    return asked[0]
 
 
-def _pool_rows(question: Question, findings: list[Finding], asked: Asked, settings: Settings) -> Iterator[Row]:
-    table = TABLES[question.engine.name]
-    figures = table.figures(settings)
+def _explained(
+    question: Question, pool: Pool, lines: Sequence[Finding], figures: Mapping[str, Figure]
+) -> Iterator[Row]:
+    """Rows of one pool; those that differ with the one change that explains them."""
+    return explained(lambda other: pool_rows(other, pool, lines, figures), question)
+
+
+def _stages(table: Table, findings: Sequence[Finding], asked: Asked, settings: Settings) -> Iterator[_Stage]:
+    """The pools that the lines are about, and the lines of each."""
     exact = asked.kv_cache_memory
     for stage in (stage for group in groups_of(findings) for stage in table.stages(group)):
         pool = table.pool(stage, settings) if exact is None else Pool(exact, exact, is_known=True)
-        yield from pool_rows(question, pool, table.named(stage), figures)
+        yield pool, table.named(stage)
 
 
-def _refuse_silence(log: Log, findings: Sequence[Finding], figures: Any) -> None:
+def _refuse_silence(log: Log, findings: Sequence[Finding], figures: Container[str]) -> None:
     """KvcalcError where the engine's lines are there, and none about its cache."""
-    if not any(key in one.values for one in findings for key in figures):
+    if not any(key in figures for one in findings for key in one.values):
         kinds = ", ".join(dict.fromkeys(one.kind for one in findings))
         raise KvcalcError(
             f"{log.name} says nothing about a cache: what is understood is {kinds}", "give the log from its start on"

@@ -4,6 +4,9 @@ from collections.abc import Iterator, Sequence
 
 from kvcalc.engines.reconcile.row import Row
 
+_NEAR = 0.1
+"""A model whose figures are as near as this may well be the one, under another flag."""
+
 _OF_A_POOL = ("tokens", "blocks")
 
 
@@ -17,6 +20,8 @@ def doubts(rows: Sequence[Row], name: str) -> Iterator[str]:
     for row in unexplained:
         if row.figure in _OF_A_POOL and row.low and row.logged.value:
             ratio = float(row.low / row.logged.value)
+            if abs(ratio - 1) < _NEAR:
+                return
             yield (
                 f"{name} does not match, or something else takes memory: the log has {row.shown} {row.figure} where "
                 f"the model has {row.computed}, as if each took {ratio:.3g} times the bytes"

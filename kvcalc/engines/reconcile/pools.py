@@ -8,7 +8,7 @@ import msgspec
 
 from kvcalc.engines.logs.pattern import Finding, Printed
 from kvcalc.engines.reconcile.question import Question
-from kvcalc.engines.reconcile.row import Row, explained, judged, unexplained
+from kvcalc.engines.reconcile.row import Row, judged, unexplained
 from kvcalc.errors import KvcalcError
 from kvcalc.units import memory
 
@@ -70,13 +70,14 @@ class Narrowing:
         least, most = value(self.pool.low), value(self.pool.high)
         if least == most or least > logged.high or most < logged.low:
             return judged(one, key, least, most)
-        low = _first(lambda pool_bytes: value(pool_bytes) >= logged.low, self.pool.low, self.pool.high)
+        rise = (self.pool.high - self.pool.low) / (most - least)
+        guess = self.pool.low + int((logged.low - least) * rise)
+        low = _first(lambda pool_bytes: value(pool_bytes) >= logged.low, self.pool.low, self.pool.high, guess)
         if value(low) > logged.high:
             # The figure moves in steps, and none of them is the log's.
             return msgspec.structs.replace(judged(one, key, least, most), verdict="unexplained")
-        above = _first(
-            lambda pool_bytes: pool_bytes > self.pool.high or value(pool_bytes) > logged.high, low, self.pool.high + 1
-        )
+        end, guess = self.pool.high + 1, low + int((2 * logged.half or 1) * rise)
+        above = _first(lambda pool_bytes: pool_bytes == end or value(pool_bytes) > logged.high, low, end, guess)
         was_known = self.pool.is_known
         self.pool = Pool(low, above - 1, is_known=True)
         if was_known:
@@ -87,21 +88,29 @@ class Narrowing:
         return msgspec.structs.replace(row, verdict="given")
 
 
-def _first(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """The least number of `low` to `high` for which `holds` answers yes, as it does for `high`."""
+def _first(holds: Callable[[int], bool], low: int, high: int, guess: int) -> int:
+    """The least number of `low` to `high` for which `holds` answers yes, as it does for `high`; it is near `guess`."""
+    step = max(1, (guess - low) // 64)
+    place = min(max(guess, low), high)
     while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+        if holds(place):
+            high, place = place, max(low, place - step)
+        else:
+            low, place = place + 1, min(high, place + 1 + step)
+        step *= 4
+        if step > high - low:
+            place = (low + high) // 2
     return low
 
 
 def pool_rows(
     question: Question, pool: Pool, findings: Sequence[Finding], figures: Mapping[str, Figure]
 ) -> Iterator[Row]:
-    """A row for every figure of ranks that share a pool; those that differ with the one change that explains them."""
+    """A row for every figure of ranks that share a pool."""
+    narrowing = Narrowing(question, pool, figures)
+    lines = (one for one in findings if one.kind not in _ASKED)
+    return (narrowing.row(one, key) for one in lines for key in figures if key in one.values)
 
-    def rows(other: Question) -> Iterator[Row]:
-        narrowing = Narrowing(other, pool, figures)
-        return (narrowing.row(one, key) for one in findings for key in figures if key in one.values)
 
-    return explained(rows, question)
+_ASKED = {"start", "config", "arguments"}
+"""Kinds of lines that repeat what was asked, in words that elsewhere are figures."""

@@ -33,8 +33,14 @@ class Question(msgspec.Struct, frozen=True, dict=True):
         return self.engine.allocate(self.size)
 
     def capacity(self, pool_bytes: int) -> Capacity:
-        """What so many bytes on each rank carry."""
-        return self.engine.capacity(self.size, pool_bytes)
+        """What so many bytes on each rank carry; asked once, since all figures look for the pool in the same steps."""
+        if pool_bytes not in self._known:
+            self._known[pool_bytes] = self.engine.capacity(self.size, pool_bytes)
+        return self._known[pool_bytes]
+
+    @cached_property
+    def _known(self) -> dict[int, Capacity]:
+        return {}
 
     def at(self, context_tokens: int) -> "Question":
         """The same for requests of another length."""
@@ -80,9 +86,9 @@ class Question(msgspec.Struct, frozen=True, dict=True):
                     yield text, self._with(engine=self.engine.with_flags(**{field.name: other}))
 
     def _other_ranks(self) -> Iterator[tuple[str, "Question"]]:
-        for name in ("tp", "pp", "dcp"):
+        for name, others in _RANKS.items():
             size = getattr(self.sharding, name)
-            for other in (1, 2, 4, 8, 16):
+            for other in others:
                 if other != size:
                     sharding = msgspec.structs.replace(self.sharding, **{name: other})
                     yield f"--{name} {other}", self._with(sharding=sharding)
@@ -94,6 +100,7 @@ class Question(msgspec.Struct, frozen=True, dict=True):
                 yield f"--draft-layers {count}", self._with(workload=workload)
 
 
+_RANKS = {"tp": (1, 2, 4, 8, 16), "pp": (1, 2, 4), "dcp": (1, 2, 8)}
 _FORMATS = {"": (AUTO, "fp8", "bf16", "nvfp4"), "llama.cpp": ()}
 _VALUES: dict[str, tuple[int, ...]] = {
     "block_size": (16, 32, 64, 128, 256),
