@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from kvcalc.cli.emit import emit, write_file
+from kvcalc.cli.emit import emit, say
 from kvcalc.cli.engine_options import EngineOptions
 from kvcalc.cli.llama_cpp import flags_of
 from kvcalc.cli.options import (
@@ -24,7 +24,6 @@ from kvcalc.cli.request import batch_flag, context_flag, load_asked
 from kvcalc.errors import KvcalcError
 
 if TYPE_CHECKING:
-    from kvcalc.documents import OverheadsDocument
     from kvcalc.engines.reconcile.subject import Asked
 
 LogFile = Annotated[
@@ -61,15 +60,17 @@ def reconcile(
 ) -> int:
     """An engine's start-up log, figure by figure: what kvcalc computes for each, equal or different, and why."""
     from kvcalc.engines.logs.reader import open_log
+    from kvcalc.engines.overheads_file import write_overheads
     from kvcalc.engines.reconcile.answer import reconcile as held_against
-    from kvcalc.engines.reconcile.overheads import overheads_of
+    from kvcalc.engines.reconcile.overheads import saved_overheads
     from kvcalc.engines.reconcile.report import reconcile_report
 
     asked = _asked(model, request, kv, engine, sharding)
     answer = held_against(open_log(log), asked, lambda name: load_asked(name, request))
     if save is not None:
-        found = overheads_of(answer.findings, answer.question.engine.name, answer.version, answer.log.name)
-        write_file(_written(found, save), save, output.force)
+        write_overheads(save, saved_overheads(answer.findings, answer.question, answer.version), force=output.force)
+        if not output.quiet:
+            say("note", f"wrote {save}")
     report = reconcile_report(answer)
     emit(report, output)
     return report.exit_code
@@ -112,10 +113,3 @@ def _own_flags(options: EngineOptions, engine: str) -> dict[str, Any]:
     if engine == "llama.cpp":
         return {name: value for name, value in flags_of(options.llama_cpp, None).items() if name in given}
     return given
-
-
-def _written(found: "OverheadsDocument", path: Path) -> bytes:
-    """YAML, or JSON where the file's name ends so."""
-    if path.suffix.lower() == ".json":
-        return msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
-    return msgspec.yaml.encode(found)

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import cast
 
-from kvcalc.documents import FigureDocument, ReconcileDocument
+from kvcalc.engines.documents import FigureDocument, ReconcileDocument
 from kvcalc.engines.reconcile.answer import Answer
 from kvcalc.engines.reconcile.overheads import overheads_of
 from kvcalc.engines.reconcile.row import Row
@@ -138,7 +138,7 @@ def _document(answer: Answer) -> ReconcileDocument:
         "flags": {name: getattr(engine, name) for name in engine.flags()},
         "request": request,
         "figures": [_figure(row) for row in answer.rows],
-        "overheads": overheads_of(answer.findings, engine.name, answer.version, log.name)["ranks"],
+        "overheads": overheads_of(answer.findings),
         "agrees": answer.agrees,
         "doubts": answer.doubts,
         "notes": answer.notes,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kvcalc.engines.reconcile.overheads import TERMS
+from kvcalc.engines.overheads_file import read_overheads
 from kvcalc.engines.reconcile.row import BAD
 
 HERE = Path(__file__).parent
@@ -134,25 +134,34 @@ def test_the_pool_of_a_group_of_data_parallel_ranks_is_its_own(reconcile):
     assert [one["rank"] for one in answer.json["figures"]] == ["DP0", "DP0", "DP1", "DP1"]
 
 
-def test_overheads_are_kept_rank_by_rank(reconcile, tmp_path):
+def test_overheads_are_kept_for_fit(reconcile, tmp_path):
     saved = tmp_path / "over.yaml"
     text = (
         "(Worker_TP0 pid=1) Model loading took 60.0 GiB memory and 3 seconds\n" + EXCERPTS["vllm-sums"]["log"]
     ).replace("TP0_EP0", "TP0")
     reconcile(text, "gpt-oss-120b", "--tp", "2", "--save", saved)
-    document = yaml.safe_load(saved.read_text())
-    (rank,) = document["ranks"]
-    assert set(rank) == {"rank", "consumed_bytes", *TERMS}
-    gib = {key: round(value / GIB, 2) for key, value in rank.items() if isinstance(value, int)}
-    assert gib == {
-        "total_bytes": 94.97,
-        "weights_bytes": 60.0,
-        "non_torch_bytes": 4.44,
-        "activation_bytes": 4.19,
-        "graphs_bytes": 0.25,
-        "consumed_bytes": 64.44,
-    }
-    assert rank["communication_bytes"] is None
+    found = read_overheads(saved)
+    terms = {"weights": 60.0, "non-torch": 4.44, "activations": 4.19, "CUDA graphs": 0.25}
+    assert {name: round(count / GIB, 2) for name, count in found.terms.items()} == terms
+    assert (found.engine, found.model, found.tp) == ("vllm", "gpt-oss-120b", 2)
+    assert found.gpu == "a card of 94.97 GiB"
+
+
+def test_nothing_to_save_is_said(reconcile, tmp_path):
+    text = EXCERPTS["qwen3-14b-without-a-version"]["log"]
+    answer = reconcile(text, "qwen3-14b", "--save", tmp_path / "over.yaml")
+    assert (answer.code, "says nothing of what lies beside" in answer.err) == (2, True)
+
+
+def test_the_fullest_rank_is_kept_and_files_are_not_overwritten(reconcile, tmp_path):
+    text = EXCERPTS["qwen3-14b-without-a-version"]["log"]
+    for rank, gib in enumerate((14.0, 15.5, 15.0)):
+        text += f"(Worker_TP{rank} pid={rank}) Model loading took {gib} GiB memory and 3 seconds\n"
+    saved = tmp_path / "over.yaml"
+    assert reconcile(text, "qwen3-14b", "--save", saved).code == 0
+    assert read_overheads(saved).terms == {"weights": int(15.5 * GIB)}
+    assert reconcile(text, "qwen3-14b", "--save", saved).code == 2
+    assert reconcile(text, "qwen3-14b", "--save", saved, "--force").code == 0
 
 
 def test_graphs_that_were_estimated_are_no_activations(reconcile, tmp_path):
@@ -161,11 +170,10 @@ def test_graphs_that_were_estimated_are_no_activations(reconcile, tmp_path):
         "(Worker_TP0_EP0 pid=1) Estimated CUDA graph memory: 0.40 GiB total\n"
         "(Worker_TP0_EP0 pid=1) CUDA graph memory profiling is enabled (default since v0.21.0).\n"
     ) + EXCERPTS["vllm-sums"]["log"]
-    saved = tmp_path / "over.json"
-    reconcile(text, "gpt-oss-120b", "--tp", "2", "--save", saved)
-    (rank,) = yaml.safe_load(saved.read_text())["ranks"]
+    (rank,) = reconcile(text, "gpt-oss-120b", "--tp", "2", "--format", "json").json["overheads"]
     assert round(rank["activation_bytes"] / GIB, 2) == 3.79
     assert round(rank["graphs_bytes"] / GIB, 2) == 0.4
+    assert rank["weights_bytes"] is None
 
 
 def test_the_model_of_a_llama_cpp_log_is_in_its_metadata(reconcile):
