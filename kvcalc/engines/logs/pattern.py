@@ -10,7 +10,7 @@ KIB, MIB, GIB = 2**10, 2**20, 2**30
 NUMBER = r"-?[\d,]{0,24}\.?\d{1,20}"
 """A number as logs print it, thousands apart or not; bounded, so that a line full of digits costs little."""
 
-EXACT = {"gpu_memory_utilization", "mem_fraction_static", "free_gpu_memory_fraction"}
+EXACT = {"gpu_memory_utilization", "mem_fraction_static", "kv_cache_free_gpu_mem_fraction"}
 """What is printed as it was given, whatever its digits."""
 
 _NUMERIC = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?|-?\d*\.?\d+")
@@ -91,13 +91,13 @@ class Pattern(msgspec.Struct, frozen=True, kw_only=True):
         if match is None or (cut and match.end() == len(text)):
             return None
         values = {key: self._printed(key, found) for key, found in match.groupdict().items() if found is not None}
-        for key, found in self._paired(text, match.end(), cut):
+        for key, found in self._paired(text, cut):
             values.setdefault(key, self._printed(key, found))
         return match.start(), values
 
-    def _paired(self, text: str, start: int, cut: bool) -> Iterator[tuple[str, str]]:
-        """Keys and values that `pairs` finds behind `start`."""
-        for match in self.pairs.finditer(text, start) if self.pairs else ():
+    def _paired(self, text: str, cut: bool) -> Iterator[tuple[str, str]]:
+        """Keys and values that `pairs` finds."""
+        for match in self.pairs.finditer(text) if self.pairs else ():
             name, *forms = match.groups()
             if not (cut and match.end() == len(text)):
                 yield self.names[name], next((form for form in forms if form is not None), "")

@@ -17,7 +17,7 @@ SETTINGS = {
     "max_batch_size": "max_batch_size",
     "max_num_tokens": "max_num_tokens",
     "tokens_per_block": "tokens_per_block",
-    "free_gpu_memory_fraction": "free_gpu_memory_fraction",
+    "free_gpu_memory_fraction": "kv_cache_free_gpu_mem_fraction",
 }
 """Names in the arguments that are printed: its own."""
 
@@ -32,7 +32,7 @@ _WINDOW = (
 )
 _PEAK = (
     r"\(torch \+ non-torch\): (?P<peak_bytes>NUM) GiB, available KV cache memory when calculating max tokens: "
-    r"(?P<available_bytes>NUM) GiB, fraction is set (?P<free_gpu_memory_fraction>NUM), kv size (?:per token )?is "
+    r"(?P<available_bytes>NUM) GiB, fraction is set (?P<kv_cache_free_gpu_mem_fraction>NUM), kv size (?:per token )?is "
     r"(?P<token_cost>NUM)\. device total memory (?P<total_bytes>NUM) GiB"
 )
 _PROFILED = "in memory usage profiling: (?P<{}>NUM) GiB"

@@ -84,7 +84,7 @@ FORMAT = LogFormat(
             "start", "LLM engine (v", r"Initializing an? (?:V1 )?LLM engine \(v(?P<version>[^)\s]+)\)", names=SETTINGS
         ),
         says("start", "LLM engine with config", names=SETTINGS),
-        says("config", "max_seq_len=", r"^", names=SETTINGS),
+        says("config", "max_seq_len=", r"max_seq_len=\d+, download_dir=", names=SETTINGS),
         says("arguments", "non-default args", names=SETTINGS),
         says("arguments", "Namespace(", names=SETTINGS),
         says("arguments", "vllm serve ", r"vllm serve (?P<model>[\w./-]+\b)", names=_COMMAND),

@@ -58,7 +58,8 @@ def _pooled(log: Log, name: str, findings: list[Finding], asked: Asked, load: Lo
     version = printed_version(findings, settings)
     engine, about_rules = rules_for(name, version, asked)
     spec, about_model = model_of(settings.text("model"), asked, load)
-    engine = engine.with_flags(**settings.flags(type(engine)) | asked.flags(name))
+    own = table.defaults(settings) | settings.flags(type(engine)) | asked.flags(name)
+    engine = engine.with_flags(**own)
     question = Question(spec, _workload(settings, asked), _ranks(settings, asked), engine)
     _ = question.size
     releases = engine.versions if version is None and "@" not in (asked.engine or "") else (engine.version,)

@@ -1,5 +1,6 @@
 """What a log says that was asked for: the settings of all its lines as one, and where they contradict each other."""
 
+import re
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any, get_args
@@ -86,6 +87,15 @@ def _as_kind(text: str | None, kind: Any) -> Any:
         return msgspec.convert(text, kind, strict=False)
     except msgspec.ValidationError:
         return None
+
+
+def numbers_of(version: str) -> tuple[int, ...]:
+    """A printed version as numbers that compare: v0.11.1rc2 is (0, 11, 1); nothing where there are none."""
+    found = _NUMBERS.search(version)
+    return tuple(int(part) for part in found[0].split(".")) if found else ()
+
+
+_NUMBERS = re.compile(r"\d{1,9}(?:\.\d{1,9})*")
 
 
 def settings_of(findings: Sequence[Finding]) -> Settings:

@@ -10,13 +10,11 @@ import msgspec
 from kvcalc.engines.engine import Engine, engine_classes, find_engine
 from kvcalc.engines.logs.pattern import Finding
 from kvcalc.engines.logs.reader import Log
-from kvcalc.engines.reconcile.settings import Settings
+from kvcalc.engines.reconcile.settings import Settings, numbers_of
 from kvcalc.errors import KvcalcError, UnknownNameError, printable, shorten
 from kvcalc.model.spec import ModelSpec
 
 Loader = Callable[[str], ModelSpec]
-
-_NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,18 +77,18 @@ def rules_for(name: str, version: str | None, asked: Asked) -> tuple[Engine, str
             kind(),
             f"the log prints no version: the rules are those of {name} {kind.versions[0]} (--engine {name}@...)",
         )
-    release = next((found for form in _forms(version) if (found := kind.release(form))), None)
+    forms = [version, ".".join(map(str, numbers_of(version)))]
+    release = next((found for form in forms if (found := kind.release(form))), None)
     if release is None:
-        return kind(), f"no rules of {name} {version} are known: held against it are those of {kind.versions[0]}"
+        near = _nearest(version, kind.versions)
+        return kind(version=near), f"no rules of {name} {version} are known: held against it are those of {near}"
     return kind(version=release), ""
 
 
-def _forms(version: str) -> list[str]:
-    """A printed version as releases are named: 0.11.1rc2.dev141+g38f225c2a is 0.11.1, b8863 and 8863 the same."""
-    found = _NUMBERS.search(version)
-    if found is None:
-        return [version]
-    return list(dict.fromkeys([version, found[0], f"b{found[0]}"]))
+def _nearest(version: str, releases: Sequence[str]) -> str:
+    """The newest release that is not newer than the version, else the oldest of all; `releases` are newest first."""
+    older = [release for release in releases if numbers_of(release) <= numbers_of(version)]
+    return [*older, releases[-1]][0]
 
 
 def printed_version(findings: Sequence[Finding], settings: Settings) -> str | None:

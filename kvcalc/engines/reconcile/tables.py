@@ -8,13 +8,13 @@ import msgspec
 from kvcalc.engines.engine import Capacity
 from kvcalc.engines.logs.pattern import GIB, Finding, Printed
 from kvcalc.engines.reconcile.pools import Figure, Pool, least_pool
-from kvcalc.engines.reconcile.settings import Settings
+from kvcalc.engines.reconcile.settings import Settings, numbers_of
 
 SWAP_GIB = 4
 """vLLM's --swap-space where nothing is said, a card (EngineArgs of V0)."""
 
 FREE_FRACTION = Fraction(9, 10)
-"""TensorRT-LLM's free_gpu_memory_fraction where nothing is said (KvCacheConfig)."""
+"""TensorRT-LLM's kv_cache_free_gpu_mem_fraction where nothing is said (KvCacheConfig)."""
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -25,6 +25,8 @@ class Table(msgspec.Struct, frozen=True):
     named: Callable[[Sequence[Finding]], Sequence[Finding]] = lambda findings: findings
     stages: Callable[[Sequence[Finding]], list[Sequence[Finding]]] = lambda findings: [findings]
     """Lines apart that are about pools of different size."""
+    defaults: Callable[[Settings], dict[str, int]] = lambda _: {}
+    """Flags that were other by default in the release that is printed."""
 
 
 def _of(figure: Callable[[Capacity], float | None]) -> Figure:
@@ -117,7 +119,7 @@ def _prefixed(one: Finding, prefix: str | None) -> Finding:
 def _tensorrt_figures(_: Settings) -> Mapping[str, Figure]:
     return {
         "tokens_per_block": _of(lambda held: max(held.block_tokens, default=None)),
-        "sequence_blocks": _of(lambda held: held.blocks_per_request),
+        "sequence_blocks": _named("blocks_per_request"),
         "blocks": _of(lambda held: held.num_blocks),
         "tokens": _of(lambda held: held.tokens),
         "token_cost": _of(lambda held: (held.bytes_per_block or 0) / max(held.block_tokens, default=1)),
@@ -132,7 +134,7 @@ def _tensorrt_pool(findings: Sequence[Finding], settings: Settings) -> Pool:
     said = _values(findings, "available_bytes")
     if said:
         return least_pool(said)
-    share = settings.number("free_gpu_memory_fraction") or FREE_FRACTION
+    share = settings.number("kv_cache_free_gpu_mem_fraction") or FREE_FRACTION
     return least_pool([Printed("", one.number * share, one.half * share) for one in _values(findings, "free_bytes")])
 
 
@@ -144,10 +146,16 @@ def _tensorrt_stages(findings: Sequence[Finding]) -> list[Sequence[Finding]]:
     return [findings[: profiled[0]], findings[profiled[0] :]]
 
 
+def _tensorrt_defaults(settings: Settings) -> dict[str, int]:
+    """64 tokens a block before 0.18 (kv_cache_config.py and the builder's --tokens_per_block)."""
+    version = numbers_of(settings.text("version") or "")
+    return {"tokens_per_block": 64} if version and version < (0, 18) else {}
+
+
 TABLES = {
     "vllm": Table(_vllm_figures, _vllm_pool),
     "sglang": Table(_sglang_figures, _sglang_pool, _sglang_named),
-    "tensorrt-llm": Table(_tensorrt_figures, _tensorrt_pool, stages=_tensorrt_stages),
+    "tensorrt-llm": Table(_tensorrt_figures, _tensorrt_pool, stages=_tensorrt_stages, defaults=_tensorrt_defaults),
 }
 
 
