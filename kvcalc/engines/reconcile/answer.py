@@ -53,7 +53,9 @@ def reconcile(log: Log, asked: Asked, load: Loader) -> Answer:
 
 
 def _pooled(log: Log, name: str, findings: list[Finding], asked: Asked, load: Loader) -> Answer:
-    table, settings = TABLES[name], settings_of(findings)
+    table = TABLES[name]
+    stages = table.stages(findings)
+    settings = settings_of([one for stage in reversed(stages) for one in stage])
     _refuse_silence(log, findings, table.figures(settings))
     version = printed_version(findings, settings)
     engine, about_rules = rules_for(name, version, asked)
@@ -63,12 +65,12 @@ def _pooled(log: Log, name: str, findings: list[Finding], asked: Asked, load: Lo
     question = Question(spec, _workload(settings, asked), _ranks(settings, asked), engine)
     _ = question.size
     releases = engine.versions if version is None and "@" not in (asked.engine or "") else (engine.version,)
-    stages = list(_stages(table, findings, asked, settings))
-    question = _best(question, releases, stages, table.figures(settings))
-    found = [row for pool, lines in stages for row in _explained(question, pool, lines, table.figures(settings))]
+    pools = list(_stages(table, findings, asked, settings))
+    question = _best(question, releases, pools, table.figures(settings))
+    found = [row for pool, lines in pools for row in _explained(question, pool, lines, table.figures(settings))]
     if len(releases) > 1:
         about_rules = f"the log prints no version: its figures are held against the rules of {question.engine.version}"
-    rows = [*sum_rows(findings), *contradictions(findings), *found]
+    rows = [*sum_rows(findings), *(row for stage in stages for row in contradictions(stage)), *found]
     notes = [*log.notes, *filter(None, (about_rules, about_model)), *_about_others(log, name)]
     return _answer(log, findings, version, question, rows, notes)
 

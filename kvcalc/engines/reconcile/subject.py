@@ -77,8 +77,9 @@ def rules_for(name: str, version: str | None, asked: Asked) -> tuple[Engine, str
             kind(),
             f"the log prints no version: the rules are those of {name} {kind.versions[0]} (--engine {name}@...)",
         )
-    forms = [version, ".".join(map(str, numbers_of(version)))]
-    release = next((found for form in forms if (found := kind.release(form))), None)
+    numbers = [str(number) for number in numbers_of(version)]
+    forms = [version, ".".join(numbers), ".".join(numbers[:2])]
+    release = next((found for form in forms if form and (found := kind.release(form))), None)
     if release is None:
         near = _nearest(version, kind.versions)
         return kind(version=near), f"no rules of {name} {version} are known: held against it are those of {near}"
