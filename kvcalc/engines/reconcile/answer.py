@@ -64,7 +64,8 @@ def _pooled(log: Log, name: str, findings: list[Finding], asked: Asked, load: Lo
     engine = engine.with_flags(**own)
     question = Question(spec, _workload(settings, asked), _ranks(settings, asked), engine)
     _ = question.size
-    releases = engine.versions if version is None and "@" not in (asked.engine or "") else (engine.version,)
+    is_told = version is not None or "@" in (asked.engine or "")
+    releases = [engine.version] if is_told else table.era(findings, engine.versions)
     pools = list(_stages(table, findings, asked, settings))
     question = _best(question, releases, pools, table.figures(settings))
     found = [row for pool, lines in pools for row in _explained(question, pool, lines, table.figures(settings))]
@@ -82,9 +83,7 @@ def _best(
     question: Question, releases: Sequence[str], stages: Sequence[_Stage], figures: Mapping[str, Figure]
 ) -> Question:
     """The question under the first of `releases` with which all figures agree, else under the first."""
-    asked = [
-        msgspec.structs.replace(question, engine=question.engine.with_flags(version=release)) for release in releases
-    ]
+    asked = [question.under(release) for release in releases]
     for one in asked if len(asked) > 1 else ():
         rows = (row for pool, lines in stages for row in pool_rows(one, pool, lines, figures))
         if not any(row.is_bad for row in rows):

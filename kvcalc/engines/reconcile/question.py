@@ -57,10 +57,16 @@ class Question(msgspec.Struct, frozen=True, dict=True):
         yield from self._other_flags()
         yield from self._other_ranks()
         yield from self._other_drafts()
+
+    def other_releases(self) -> Iterator[tuple[str, "Question"]]:
+        """The same under every other release, newest first."""
         for version in self.engine.versions:
             if version != self.engine.version:
-                engine = self.engine.with_flags(version=version)
-                yield f"--engine {self.engine.name}@{version}", self._with(engine=engine)
+                yield version, self.under(version)
+
+    def under(self, version: str) -> "Question":
+        """The same under the rules of that release."""
+        return self._with(engine=self.engine.with_flags(version=version))
 
     def _other_formats(self) -> Iterator[tuple[str, "Question"]]:
         for form in _FORMATS.get(self.engine.name, _FORMATS[""]):
@@ -77,7 +83,7 @@ class Question(msgspec.Struct, frozen=True, dict=True):
         for field in msgspec.structs.fields(type(self.engine)):
             value = getattr(self.engine, field.name)
             others: tuple[Any, ...] = _VALUES.get(field.name, ())
-            if isinstance(value, bool):
+            if isinstance(value, bool) and not others:
                 others = (not value,)
             for other in others:
                 if other != value:
@@ -103,6 +109,7 @@ class Question(msgspec.Struct, frozen=True, dict=True):
 _RANKS = {"tp": (1, 2, 4, 8, 16), "pp": (1, 2, 4), "dcp": (1, 2, 8)}
 _FORMATS = {"": (AUTO, "fp8", "bf16", "nvfp4"), "llama.cpp": ()}
 _VALUES: dict[str, tuple[int, ...]] = {
+    "enable_prefix_caching": (True, False),
     "block_size": (16, 32, 64, 128, 256),
     "page_size": (1, 16, 32, 64, 128),
     "tokens_per_block": (32, 64, 128),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
+from itertools import islice
 from typing import Literal
 
 import msgspec
@@ -82,14 +83,17 @@ def explained(rows_of: Callable[[Question], Iterable[Row]], question: Question) 
 
 
 def _changes(rows_of: Callable[[Question], Iterable[Row]], question: Question) -> list[str]:
-    found: list[str] = []
-    for name, other in question.changed():
+    """The changes under which all rows agree, at most `MOST_CHANGES`; of releases the newest, and how many more."""
+
+    def agrees(other: Question) -> bool:
         try:
-            agree = not any(row.is_bad for row in rows_of(other))
+            return not any(row.is_bad for row in rows_of(other))
         except KvcalcError:
-            continue
-        if agree:
-            found.append(name)
-        if len(found) == MOST_CHANGES:
-            break
+            return False
+
+    found = list(islice((name for name, other in question.changed() if agrees(other)), MOST_CHANGES))
+    releases = [] if len(found) == MOST_CHANGES else [name for name, one in question.other_releases() if agrees(one)]
+    if releases:
+        more = f" ({len(releases) - 1} more releases, back to {releases[-1]})" if len(releases) > 1 else ""
+        found.append(f"--engine {question.engine.name}@{releases[0]}{more}")
     return found

@@ -25,6 +25,8 @@ class Table(msgspec.Struct, frozen=True):
     named: Callable[[Sequence[Finding]], Sequence[Finding]] = lambda findings: findings
     stages: Callable[[Sequence[Finding]], list[Sequence[Finding]]] = lambda findings: [findings]
     """Lines apart that are about pools of different size."""
+    era: Callable[[Sequence[Finding], Sequence[str]], Sequence[str]] = lambda _, releases: releases
+    """Of all releases those that print such lines."""
     defaults: Callable[[Settings], dict[str, int]] = lambda _: {}
     """Flags that were other by default in the release that is printed."""
 
@@ -70,6 +72,17 @@ def _vllm_pool(findings: Sequence[Finding], settings: Settings) -> Pool:
     if exact:
         return Pool(exact, exact, is_known=True)
     return least_pool(_values(findings, "available_bytes"), (settings.count("pp") or 1) > 1)
+
+
+def _vllm_era(findings: Sequence[Finding], releases: Sequence[str]) -> Sequence[str]:
+    """V0 printed blocks on the CPU, and is gone since 0.11; tokens are printed since 0.8 (vllm-project/vllm#13596)."""
+    if any("cpu_blocks" in one.values for one in findings):
+        kept = [release for release in releases if numbers_of(release) < (0, 11)]
+    elif any(one.kind == "tokens" for one in findings):
+        kept = [release for release in releases if numbers_of(release) >= (0, 8)]
+    else:
+        kept = []
+    return kept or releases
 
 
 def _sglang_figures(_: Settings) -> Mapping[str, Figure]:
@@ -153,7 +166,7 @@ def _tensorrt_defaults(settings: Settings) -> dict[str, int]:
 
 
 TABLES = {
-    "vllm": Table(_vllm_figures, _vllm_pool),
+    "vllm": Table(_vllm_figures, _vllm_pool, era=_vllm_era),
     "sglang": Table(_sglang_figures, _sglang_pool, _sglang_named),
     "tensorrt-llm": Table(_tensorrt_figures, _tensorrt_pool, stages=_tensorrt_stages, defaults=_tensorrt_defaults),
 }
