@@ -82,6 +82,8 @@ class Pattern(msgspec.Struct, frozen=True, kw_only=True):
     regex: re.Pattern[str]
     unit: int = 1
     decimals: int = 0
+    numbers: tuple[str, ...] = ()
+    """Groups that are a number, and make the line one that is not understood where they are none."""
     pairs: re.Pattern[str] | None = None
     names: Mapping[str, str] = {}
 
@@ -91,6 +93,8 @@ class Pattern(msgspec.Struct, frozen=True, kw_only=True):
         if match is None or (cut and match.end() == len(text)):
             return None
         values = {key: self._printed(key, found) for key, found in match.groupdict().items() if found is not None}
+        if any(key in values and values[key].value is None for key in self.numbers):
+            return None
         for key, found in self._paired(text, cut):
             values.setdefault(key, self._printed(key, found))
         return match.start(), values
@@ -128,9 +132,13 @@ def says(
         regex=re.compile((regex or re.escape(needle)).replace("NUM", NUMBER)),
         unit=unit,
         decimals=decimals,
+        numbers=tuple(_NUMBER_GROUPS.findall(regex)),
         pairs=_pairs(names) if names else None,
         names=names or {},
     )
+
+
+_NUMBER_GROUPS = re.compile(r"\(\?P<(\w+)>(?:NUM|\\d\+|\[\\d,\]\+)\)")
 
 
 def _pairs(names: Mapping[str, str]) -> re.Pattern[str]:

@@ -1,13 +1,22 @@
 """Logs that people published, held against kvcalc: every figure is explained, and what is not is said to be."""
 
+import io
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from kvcalc.engines.logs.reader import read_log
 from kvcalc.engines.overheads_file import read_overheads
+from kvcalc.engines.reconcile.answer import reconcile as reconcile_log
+from kvcalc.engines.reconcile.report import reconcile_report
 from kvcalc.engines.reconcile.row import BAD
+from kvcalc.engines.reconcile.subject import Asked
+from kvcalc.errors import KvcalcError
+from kvcalc.model.catalog import load
 
 HERE = Path(__file__).parent
 EXCERPTS = {one["id"]: one for one in yaml.safe_load((HERE / "excerpts.yaml").read_text())}
@@ -239,3 +248,25 @@ def test_every_format(form, reconcile):
     answer = reconcile(QWEN, "--format", form)
     assert answer.code == 0
     assert "302921" in answer.out or "302,921" in answer.out
+
+
+NAMED = {name: one for name, one in EXCERPTS.items() if "model" not in one}
+DAMAGE = st.lists(st.tuples(st.floats(0, 1), st.sampled_from("0 9-.,x\n'()=/")), max_size=6)
+
+
+@settings(max_examples=25)
+@given(name=st.sampled_from(sorted(NAMED)), damage=DAMAGE)
+def test_a_damaged_log_is_answered_or_refused(name, damage):
+    """Every figure that is judged still stands in the log as it was printed."""
+    letters = list(NAMED[name]["log"])
+    for place, letter in damage:
+        letters[int(place * (len(letters) - 1))] = letter
+    text = "".join(letters)
+    model = next(iter(NAMED[name]["arguments"]), None)
+    try:
+        answer = reconcile_log(read_log(io.BytesIO(text.encode())), Asked(model=model), load)
+    except KvcalcError:
+        return
+    report = reconcile_report(answer)
+    assert report.exit_code == (0 if answer.agrees else 1)
+    assert all(row.logged.text in text for row in answer.rows)
