@@ -289,7 +289,7 @@ LINES = {
         {
             "peak_bytes": "113.65",
             "available_bytes": "5.95",
-            "free_gpu_memory_fraction": "0.8999999761581421",
+            "kv_cache_free_gpu_mem_fraction": "0.8999999761581421",
             "token_cost": "73728",
             "total_bytes": "119.70",
         },

@@ -15,6 +15,7 @@ from kvcalc.engines.reconcile.answer import reconcile as reconcile_log
 from kvcalc.engines.reconcile.report import reconcile_report
 from kvcalc.engines.reconcile.row import BAD
 from kvcalc.engines.reconcile.subject import Asked
+from kvcalc.engines.reconcile.tables import TABLES
 from kvcalc.errors import KvcalcError
 from kvcalc.model.catalog import load
 
@@ -201,6 +202,31 @@ def test_metadata_that_are_cut_short_are_not_guessed(reconcile):
     assert "qwen35.attention.head_count_kv short" in answer.err
     whole = cut.replace("n_layer               = 65", f"n_head_kv = [{', '.join(['4'] * 65)}]")
     assert reconcile(whole).code == 0
+
+
+def test_layers_on_devices_add_up_to_those_of_the_cache(reconcile):
+    text = EXCERPTS["llama-3.1-70b-over-two-hosts"]["log"].replace("624.00", "608.00")
+    answer = reconcile(text, "llama-3.1-70b", "--format", "json")
+    assert "79 on all devices" in whys(answer)["kv_buffer_bytes", "unexplained"]
+    dry = text.replace("656.00", "0.00").replace("608.00", "0.00")
+    assert reconcile(dry, "llama-3.1-70b").code == 0
+
+
+def test_the_total_of_all_slots_and_the_context_of_each(reconcile):
+    text = EXCERPTS["llama-3.1-70b-over-two-hosts"]["log"].replace("n_ctx         = 4096", "n_ctx         = 512")
+    assert reconcile(text, "llama-3.1-70b").code == 1
+    assert reconcile(text, "llama-3.1-70b", "-c", "4096").code == 0
+    assert reconcile(text, "llama-3.1-70b", "--ctx", "4096").code == 0
+    assert "--ubatch-size" not in reconcile(text, "llama-3.1-70b", "--ubatch-size", "256").err
+
+
+def test_blocks_on_the_cpu_are_of_a_release_that_had_them():
+    """V0 is gone since 0.11, and V1 prints tokens since 0.8."""
+    releases = ("0.33.0", "0.11.0", "0.10.2", "0.7.3")
+    era = TABLES["vllm"].era
+    assert era(read_log(io.BytesIO(b"# GPU blocks: 9, # CPU blocks: 4\n")).findings, releases) == ["0.10.2", "0.7.3"]
+    assert era(read_log(io.BytesIO(b"GPU KV cache size: 9 tokens\n")).findings, releases) == list(releases[:3])
+    assert era((), releases) == releases
 
 
 BAD_LOGS = {
