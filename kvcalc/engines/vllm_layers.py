@@ -13,6 +13,8 @@ import msgspec
 from kvcalc.cache.component import Attended, Component
 from kvcalc.cache.formats import find_format
 from kvcalc.cache.sharding import WHOLE, Sharding
+from kvcalc.engines.vllm_known import check_release
+from kvcalc.engines.vllm_rules import Rules
 from kvcalc.engines.vllm_specs import (
     Chunked,
     Encoder,
@@ -24,24 +26,21 @@ from kvcalc.engines.vllm_specs import (
     States,
     cdiv,
 )
+from kvcalc.engines.vllm_versions import NEWEST
 from kvcalc.errors import KvcalcError
 from kvcalc.sizing.need import CacheSize, foreign_sources
 
-BLOCK_SIZE, LATENT_BLOCK_SIZE, LATENT_STATE_ALIGNMENT = 16, 64, 128
-"""Tokens of a block: DEFAULT_BLOCK_SIZE, what FlashMLA takes, and what MLA takes a multiple of beside states."""
+BLOCK_SIZE = 16
+"""Tokens of a block (DEFAULT_BLOCK_SIZE); MLA has its own, `Rules.latent_block_size`."""
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-PACKED = {"fp8", "nvfp4", "int8_per_token_head", "int4_per_token_head", "fp8_ds_mla", "nvfp4_ds_mla"}
-"""Formats that vLLM keeps as bytes."""
+"""Plain formats by vLLM's names; those of `Rules.formats` are kept as bytes."""
 
 INDEX_BLOCK, INDEX_SCALE_BYTES = 128, 4
 """An index key is FP8 with an fp32 scale for every 128 values, whatever --kv-dtype says (DeepseekV32IndexerCache)."""
 
 STATES = {("conv", "ssm"), ("conv", "delta"), ("linear",), ("conv",)}
 """States that MambaStateShapeCalculator knows: Mamba, gated delta rules, linear attention, short convolutions."""
-
-STATES_IN_FP32 = {"nemotron_h", "kimi_linear", "kimi_k3"}
-"""Model types whose states are fp32 where nothing says otherwise; of others they follow the model's format."""
 
 REPLICATED_HEADS = {"KV heads", "state groups"}
 """Heads of which every rank keeps at least one; others must divide."""
@@ -51,8 +50,12 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     """vLLM's own flags that decide its layers; a block size of None leaves the choice to it."""
 
     block_size: int | None
-    prefix_caching: bool
+    prefix_caching: bool | None
+    """None leaves it to the release."""
     in_flight_tokens: int
+    rules: Rules = NEWEST
+    version: str = ""
+    """By which errors call the release."""
 
 
 class Layers(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +74,7 @@ def layers_on_rank(size: CacheSize, flags: Flags) -> Layers:
     kept = [one for one in components if one.keeps_entries or one.states(WHOLE)]
     _check_known(kept)
     _check_parallel(size, kept)
+    check_release(size, kept, flags.rules, flags.version, flags.prefix_caching)
     builder = _Builder(size, flags, kept)
     cuts = [sum(_count(layer.components) for layer in size.layers[:end]) for _, end in size.stages]
     return Layers(
@@ -90,14 +94,16 @@ class _Builder:
     """Specs of one model, and the rules that were met on the way."""
 
     def __init__(self, size: CacheSize, flags: Flags, kept: Sequence[Component]) -> None:
-        self.size, self.ranks = size, Sharding(tp=size.sharding.tp)
+        self.size, self.ranks, self.release = size, Sharding(tp=size.sharding.tp), flags.rules
         self.rules: list[str] = []
         self.in_flight = f"{flags.in_flight_tokens:,} in flight (--max-num-batched-tokens)"
         self.attention = [one for one in kept if one.keeps_entries and not one.selects]
         self.states = [one for one in kept if one.states(WHOLE)]
-        self.aligned = flags.prefix_caching and bool(self.states) and bool(self.attention)
+        cached = self.release.caches_states_by_default if flags.prefix_caching is None else flags.prefix_caching
+        keeps_ends = self.release.cached_states == "align"
+        self.aligned = cached and keeps_ends and bool(self.states) and bool(self.attention)
         self.has_latent = any(_is_latent(one) for one in self.attention)
-        self.block_size = flags.block_size or (LATENT_BLOCK_SIZE if self.has_latent else BLOCK_SIZE)
+        self.block_size = flags.block_size or (self.release.latent_block_size if self.has_latent else BLOCK_SIZE)
         self.state_page: int | None = None
         if self.attention and self.states:
             self._meet_states()
@@ -106,7 +112,9 @@ class _Builder:
         """Attention blocks grown until their page holds a state, and the state padded to it."""
         token_bytes = self._entries(self.attention[0], block_size=1).page_bytes
         largest = max(self._state_bytes(one) for one in self.states)
-        step = max(self.block_size, LATENT_STATE_ALIGNMENT if self.has_latent else BLOCK_SIZE)
+        step = self.release.latent_state_step if self.has_latent else BLOCK_SIZE
+        if self.release.grows_in_block_size:
+            step = max(step, self.block_size)
         grown = step * cdiv(largest, step * token_bytes)
         if grown > self.block_size:
             self.rules.append(f"attention blocks grow to {grown:,} tokens so that a page holds a state")
@@ -133,13 +141,13 @@ class _Builder:
             values_bytes=self._state_bytes(component),
             shapes=tuple(state.shape for state in states),
             padded_bytes=self.state_page,
-            checkpoint_blocks=1 if exports else 0,
+            checkpoint_blocks=self.release.mamba_checkpoints if exports else 0,
         )
 
     def _state_bytes(self, component: Component) -> int:
         """Bytes of a layer's states: convolutions in the model's format, others as asked, stated or the model's."""
         packer, spec = self.size.packer, self.size.spec
-        own = "fp32" if spec.model_type in STATES_IN_FP32 else packer.dtype
+        own = "fp32" if spec.model_type in self.release.fp32_states else packer.dtype
         named = packer.asked_state_dtype or packer.spec_state_dtype or own
         self.rules.append(f"states are kept in {find_format(named).name}, their convolutions in {packer.dtype}")
         return sum(
@@ -162,18 +170,19 @@ class _Builder:
         latent = _is_latent(component)
         if component.is_encoder_fed:
             return Encoder(**fields)
-        if isinstance(component, Attended) and component.window is not None:
+        if isinstance(component, Attended) and component.window is not None and self.release.windows != "kept":
             self.rules.append(f"a window takes the blocks of W - 1 tokens and {self.in_flight}, and one more")
             return (SlidingLatent if latent else Sliding)(window=component.window, **fields)
-        if isinstance(component, Attended) and component.chunk is not None:
+        if isinstance(component, Attended) and component.chunk is not None and self.release.chunks != "kept":
             self.rules.append(f"a chunk takes the blocks of its tokens and {self.in_flight}")
             return Chunked(chunk=component.chunk, **fields)
         return Latent(layout=fields["dtype"], **fields) if latent else Full(**fields)
 
     def _widths(self, component: Component) -> dict[str, Any]:
         form = self.size.packer.entry_format(component)
-        if form.name not in DTYPES and form.name not in PACKED:
-            raise KvcalcError(f"--engine vllm does not know --kv-dtype {form.name}", "use bf16, fp8 or nvfp4")
+        if form.name not in DTYPES and form.name not in self.release.formats:
+            known = ", ".join(sorted(self.release.formats)) or "nothing else"
+            raise KvcalcError(f"--engine vllm does not know --kv-dtype {form.name}", f"use bf16, or {known}")
         parts = component.parts(self.ranks)
         heads = parts[0].heads
         latent = _is_latent(component)
@@ -182,8 +191,15 @@ class _Builder:
             "head_size": sum(part.width for part in parts) if latent else parts[0].width,
             "head_size_v": None if latent else parts[1].width,
             "dtype": DTYPES.get(form.name, form.name),
-            "state_bytes": form.entry_bytes(parts, component.name) // heads,
+            "state_bytes": self._entry_bytes(component, form.entry_bytes(parts, component.name)) // heads,
         }
+
+    def _entry_bytes(self, component: Component, bare_bytes: int) -> int:
+        """A latent's bytes with the values to which a release rounds it up."""
+        if not _is_latent(component):
+            return bare_bytes
+        width = sum(part.width for part in component.parts(WHOLE))
+        return bare_bytes * cdiv(width, self.release.latent_values) * self.release.latent_values // width
 
 
 def _is_latent(component: Component) -> bool:

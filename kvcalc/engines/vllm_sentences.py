@@ -1,0 +1,54 @@
+"""Why vLLM holds what it holds, in sentences."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from kvcalc.engines.vllm_groups import Group
+from kvcalc.engines.vllm_plan import Planner
+from kvcalc.engines.vllm_specs import Chunked, Full, PageSpec, Sliding
+from kvcalc.units import exact_bytes
+
+
+def has_chunks(specs: Sequence[PageSpec]) -> bool:
+    """Whether a layer attends to its chunk."""
+    return any(isinstance(spec, Chunked) for spec in specs)
+
+
+def release_rules(specs: Sequence[PageSpec], planner: Planner) -> Iterator[str]:
+    """What the release does that others do not, where it changes the answer for these layers."""
+    rules, kinds = planner.rules, {type(spec) for spec in specs}
+    local = bool(kinds & {Sliding, Chunked})
+    if rules.one_table:
+        yield "V0: one block table for all layers, whatever they attend to"
+    elif local and not any({type(spec) for spec in group.specs} - {Full} for group in planner.groups):
+        yield "windows and chunks keep the whole context: the hybrid manager is off, or came with 0.9.1"
+    elif local and rules.counts_overlapping_batches:
+        yield "the tokens in flight are twice a step's since 0.26: asynchronous scheduling"
+    elif local:
+        yield "the tokens in flight are one step's; since 0.26 twice as many, with asynchronous scheduling"
+    if len(planner.groups) > 1 and rules.check != "groups":
+        yield f"its check of one request counts {rules.check} alone, less than the pool gives out"
+
+
+def block_rules(planner: Planner) -> Iterator[str]:
+    """What makes blocks of the bytes: groups, their padding, and what one request claims of each."""
+    groups = planner.groups
+    count, widest = len(groups), max(len(group.layers) for group in groups)
+    sizes = " and ".join(f"{tokens:,}" for tokens in block_sizes(groups))
+    yield (
+        f"{f'{count} groups of up to {widest}' if count > 1 else widest} layers share a pool of blocks, "
+        f"{exact_bytes(max(planner.block_bytes))} each{f', of {sizes} tokens' if sizes else ''}"
+    )
+    empty = count * widest - sum(len(group.layers) for group in groups)
+    if empty:
+        yield f"{empty} of the {count * widest} places for a layer are padding and stay empty"
+    if any(len({spec.page_bytes for spec in group.specs}) > 1 for group in groups):
+        yield "layers of one type and different widths lie side by side in a block"
+    claims = Counter(group.request_blocks(planner.limits) for group in groups)
+    terms = " + ".join(f"{often} x {blocks:,}" if often > 1 else f"{blocks:,}" for blocks, often in claims.items())
+    yield f"blocks that a request claims: {f'{terms} = ' if count > 1 else ''}{planner.request_blocks():,}"
+
+
+def block_sizes(groups: Sequence[Group]) -> list[int]:
+    """Tokens of a block, of every group that counts in tokens."""
+    return sorted({group.block_size for group in groups if group.specs[0].scales_with_block})
