@@ -1,7 +1,8 @@
 """vLLM: the blocks that a workload takes, and what a pool of so many bytes holds.
 
-Read in vLLM 0.2 to 0.33: `vllm_versions` says which release plans by which rules. `vllm_layers` builds the specs that its layers would, `vllm_specs` weighs their pages,
-`vllm_groups` puts them into groups, `vllm_plan` counts blocks; each names the functions that it follows.
+Read in vLLM 0.2 to 0.33: `vllm_versions` says which release plans by which rules. `vllm_layers` builds the specs that
+its layers would, `vllm_specs` weighs their pages, `vllm_groups` puts them into groups, `vllm_plan` counts blocks; each
+names the functions that it follows.
 """
 
 from fractions import Fraction
@@ -90,9 +91,10 @@ class Vllm(Engine, frozen=True, kw_only=True):
         figures: dict[str, int | float] = {"kv_cache_groups": len(planner.groups)}
         if self.release_rules.one_table:
             figures["cpu_blocks"] = int(self.swap_space * GIB) // max(planner.block_bytes)
-        if not planner.starts(pool):
-            figures["needed_bytes"] = max(planner.needed_bytes())
-            figures["estimated_max_model_len"] = planner.estimated_length(pool)
+        short = planner.short_stage(pool)
+        if short is not None:
+            figures["needed_bytes"] = planner.needed_bytes()[short]
+            figures["estimated_max_model_len"] = planner.estimated_length(pool, short)
         return figures
 
     def pool_bytes(self, card: Card) -> int:

@@ -21,7 +21,10 @@ def _change(since: str, what: str, source: str, **fields: Any) -> Change:
 
 
 _UTILS, _SPECS, _WORKER = "v1/core/kv_cache_utils.py", "v1/kv_cache_interface.py", "v1/worker/gpu_worker.py"
+_ENGINE = "worker/cache_engine.py"
 _HYBRID = "models/config.py, HybridAttentionMambaModelConfig"
+
+_INT4 = frozenset({"fp8", "fp8_ds_mla", "nvfp4", "int8_per_token_head", "int4_per_token_head"})
 
 CHANGES = (
     _change(
@@ -36,7 +39,7 @@ CHANGES = (
         concurrency="unprinted",
         adjusts_pool_to_override=True,
     ),
-    _change("0.3.0", "FP8", "worker/cache_engine.py, get_cache_block_size", formats=frozenset({"fp8"})),
+    _change("0.3.0", "FP8", f"{_ENGINE}, get_cache_block_size", formats=frozenset({"fp8"})),
     _change(
         "0.6.3",
         "the log says the maximum concurrency: blocks x tokens of a block / the longest request",
@@ -46,13 +49,13 @@ CHANGES = (
     _change(
         "0.7.1",
         "MLA keeps one latent a token; before, K and V of every head",
-        "worker/cache_engine.py, get_cache_block_size",
+        f"{_ENGINE}, get_cache_block_size",
         knows_latent=True,
     ),
     _change(
         "0.7.2",
         "a latent is rounded up to 128 values, 256 B of bf16",
-        "worker/cache_engine.py, _align_cache",
+        f"{_ENGINE}, _align_cache",
         latent_values=128,
     ),
     _change(
@@ -113,11 +116,11 @@ CHANGES = (
     ),
     _change(
         "0.10.2",
-        "--dcp: ranks share full attention; the log's tokens are multiplied by it",
-        f"{_SPECS}, FullAttentionSpec.max_memory_usage_bytes; {_UTILS}",
+        "--dcp: ranks share full attention, and the log's tokens are multiplied by it; the encoder's tokens",
+        f"{_SPECS}, FullAttentionSpec.max_memory_usage_bytes, CrossAttentionSpec; {_UTILS}",
         knows_dcp=True,
+        knows_encoder=True,
     ),
-    _change("0.10.2", "the encoder's tokens", f"{_SPECS}, CrossAttentionSpec", knows_encoder=True),
     _change(
         "0.11.0",
         "layers of one type and different widths make one group; pipeline stages share the groups of the whole model",
@@ -128,16 +131,11 @@ CHANGES = (
     _change(
         "0.11.0",
         "index keys, and latents in records of 656 B",
-        "models/deepseek_v2.py, DeepseekV32IndexerCache; " + f"{_SPECS}, MLAAttentionSpec",
+        f"models/deepseek_v2.py, DeepseekV32IndexerCache; {_SPECS}, MLAAttentionSpec",
         knows_index=True,
         formats=frozenset({"fp8", "fp8_ds_mla"}),
     ),
-    _change(
-        "0.11.1",
-        "attention beside states grows in steps of 64 where it is MLA",
-        _HYBRID,
-        latent_state_step=64,
-    ),
+    _change("0.11.1", "attention beside states grows in steps of 64 where it is MLA", _HYBRID, latent_state_step=64),
     _change(
         "0.11.1",
         "--enable-prefix-caching keeps a state of Mamba for every block",
@@ -224,7 +222,7 @@ CHANGES = (
         "0.20.0",
         "NVFP4, and INT8 with a scale a token and head",
         "config/cache.py, CacheDType",
-        formats=frozenset({"fp8", "fp8_ds_mla", "nvfp4", "int8_per_token_head"}),
+        formats=_INT4 - {"int4_per_token_head"},
     ),
     _change(
         "0.21.0",
@@ -237,7 +235,7 @@ CHANGES = (
         "0.25.0",
         "INT4 with a scale a token and head",
         "config/cache.py, CacheDType",
-        formats=frozenset({"fp8", "fp8_ds_mla", "nvfp4", "int8_per_token_head", "int4_per_token_head"}),
+        formats=_INT4,
     ),
     _change(
         "0.26.0",
@@ -286,7 +284,7 @@ CHANGES = (
         "0.30.0",
         "latents in records of NVFP4",
         "config/cache.py, CacheDType",
-        formats=frozenset({"fp8", "fp8_ds_mla", "nvfp4", "int8_per_token_head", "int4_per_token_head", "nvfp4_ds_mla"}),
+        formats=_INT4 | {"nvfp4_ds_mla"},
     ),
     _change(
         "0.32.0",

@@ -76,6 +76,8 @@ class Planner:
         if rules.groups_stages_alone and len(self.cuts) > 1:
             self.stages = [list(make_groups(layers[slice(*cut)], hybrid=hybrid, rules=rules)) for cut in self.cuts]
             self.groups = tuple(self.stages[0])
+            if len({len(held) for held in self.stages}) > 1:
+                raise KvcalcError("vLLM needs as many groups on every pipeline stage", "change --pp, or use vllm@0.11")
         else:
             self.groups = tuple(groups)
             self.stages = [[group.on_stage(*cut) for group in groups] for cut in self.cuts]
@@ -112,20 +114,23 @@ class Planner:
             rules=self.rules,
         )
 
-    def starts(self, pool: Pool, max_model_len: int | None = None) -> bool:
-        """Whether vLLM starts with that pool: its check of one request passes on every stage."""
-        budgets = [min(pool.budgets)] * len(pool.budgets) if self.rules.checks_whole_model else pool.budgets
-        null = [size if self.rules.counts_null_block else 0 for size in self.block_bytes]
+    def short_stage(self, pool: Pool, max_model_len: int | None = None) -> int | None:
+        """The first stage on which one request does not pass the check, with which vLLM stops; None where it starts."""
         needed = self.needed_bytes(max_model_len)
-        return all(need <= budget - spare for need, budget, spare in zip(needed, budgets, null, strict=True))
+        return next((place for place, need in enumerate(needed) if need > self._checked_bytes(pool, place)), None)
 
-    def estimated_length(self, pool: Pool) -> int:
-        """The longest request in tokens that passes the check, at most the one asked for; 0 where none does.
+    def estimated_length(self, pool: Pool, place: int) -> int:
+        """The longest request in tokens that passes the check of a stage, at most the one asked for; 0 for none.
 
-        What the error message calls the estimated maximum model length: that of the first stage which is too small, the
-        same unless stages have unequal pools (`_estimate_max_model_len_from_groups`).
+        What the error message calls the estimated maximum model length (`_estimate_max_model_len_from_groups`).
         """
-        return _longest(pool.max_model_len, lambda length: self.starts(pool, length))
+        budget = self._checked_bytes(pool, place)
+        return _longest(pool.max_model_len, lambda length: self.needed_bytes(length)[place] <= budget)
+
+    def _checked_bytes(self, pool: Pool, place: int) -> int:
+        """What a stage holds one request against."""
+        budget = min(pool.budgets) if self.rules.checks_whole_model else pool.budgets[place]
+        return budget - (self.block_bytes[place] if self.rules.counts_null_block else 0)
 
     def takes_one_request(self, pool: Pool) -> bool:
         """Whether one request of the longest length finds its blocks."""

@@ -64,7 +64,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     knows_dcp: bool = False
     knows_encoder: bool = False
     knows_newest_kinds: bool = False
-    """Compressed entries, windows of latents, index keys beside K and V, and drafts: read in the newest release alone."""
+    """Compressed entries, windows of latents, index keys beside K and V, and drafts: read in the newest alone."""
 
     knows_states: bool = False
     fp32_states: frozenset[str] = frozenset({"kimi_linear", "kimi_k3"})

@@ -1,8 +1,7 @@
 """What vLLM's planning does in each release: the choices in which releases differ, and since when each holds.
 
-Read in the wheels of `VERSIONS`, from 0.2.0 to 0.33.0, by comparing the functions that
-`vllm_changes` names. Everything else
-under kvcalc.engines.vllm* asks `rules_of` and compares no versions.
+Read in the wheels of `VERSIONS`, from 0.2.0 to 0.33.0, by comparing the functions that `vllm_changes` names. Everything
+else under kvcalc.engines asks `rules_of` and compares no versions.
 """
 
 from collections.abc import Iterator
