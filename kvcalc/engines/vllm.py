@@ -117,7 +117,6 @@ class Vllm(Engine, frozen=True, kw_only=True):
         flags = Flags(
             block_size=self.block_size,
             prefix_caching=self.enable_prefix_caching,
-            in_flight_tokens=self._in_flight_tokens(size),
             rules=rules,
             version=self.version,
         )

@@ -231,12 +231,7 @@ CHANGES = (
         tokens="requests",
         adjusts_pool_to_override=True,
     ),
-    _change(
-        "0.25.0",
-        "INT4 with a scale a token and head",
-        "config/cache.py, CacheDType",
-        formats=_INT4,
-    ),
+    _change("0.25.0", "INT4 with a scale a token and head", "config/cache.py, CacheDType", formats=_INT4),
     _change(
         "0.26.0",
         "windows and chunks hold the tokens of all batches that overlap: two with asynchronous scheduling",

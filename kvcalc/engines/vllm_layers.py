@@ -52,7 +52,6 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int | None
     prefix_caching: bool | None
     """None leaves it to the release."""
-    in_flight_tokens: int
     rules: Rules = NEWEST
     version: str = ""
     """By which errors call the release."""
@@ -96,7 +95,6 @@ class _Builder:
     def __init__(self, size: CacheSize, flags: Flags, kept: Sequence[Component]) -> None:
         self.size, self.ranks, self.release = size, Sharding(tp=size.sharding.tp), flags.rules
         self.rules: list[str] = []
-        self.in_flight = f"{flags.in_flight_tokens:,} in flight (--max-num-batched-tokens)"
         self.attention = [one for one in kept if one.keeps_entries and not one.selects]
         self.states = [one for one in kept if one.states(WHOLE)]
         cached = self.release.caches_states_by_default if flags.prefix_caching is None else flags.prefix_caching
@@ -171,11 +169,11 @@ class _Builder:
         if component.is_encoder_fed:
             return Encoder(**fields)
         if isinstance(component, Attended) and component.window is not None and self.release.windows != "kept":
-            self.rules.append(f"a window takes the blocks of W - 1 tokens and {self.in_flight}, and one more")
             return (SlidingLatent if latent else Sliding)(window=component.window, **fields)
         if isinstance(component, Attended) and component.chunk is not None and self.release.chunks != "kept":
-            self.rules.append(f"a chunk takes the blocks of its tokens and {self.in_flight}")
             return Chunked(chunk=component.chunk, **fields)
+        if component.span.cap is not None:
+            self.rules.append("windows and chunks keep the whole context: this release has no blocks of their own")
         return Latent(layout=fields["dtype"], **fields) if latent else Full(**fields)
 
     def _widths(self, component: Component) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from kvcalc.engines.vllm_groups import Group
 from kvcalc.engines.vllm_plan import Planner
-from kvcalc.engines.vllm_specs import Chunked, Full, PageSpec, Sliding
+from kvcalc.engines.vllm_specs import Chunked, PageSpec, Sliding, SlidingLatent
 from kvcalc.units import exact_bytes
 
 
@@ -15,19 +15,31 @@ def has_chunks(specs: Sequence[PageSpec]) -> bool:
 
 
 def release_rules(specs: Sequence[PageSpec], planner: Planner) -> Iterator[str]:
-    """What the release does that others do not, where it changes the answer for these layers."""
-    rules, kinds = planner.rules, {type(spec) for spec in specs}
-    local = bool(kinds & {Sliding, Chunked})
+    """What windows and chunks take, and what else the release does that others do not."""
+    rules, limits = planner.rules, planner.limits
     if rules.one_table:
-        yield "V0: one block table for all layers, whatever they attend to"
-    elif local and not any({type(spec) for spec in group.specs} - {Full} for group in planner.groups):
-        yield "windows and chunks keep the whole context: the hybrid manager is off, or came with 0.9.1"
-    elif local and rules.counts_overlapping_batches:
-        yield "the tokens in flight are twice a step's since 0.26: asynchronous scheduling"
+        yield "V0: one block table for all layers of attention"
+    planned = {type(spec) for group in planner.groups for spec in group.specs}
+    local = sorted({_LOCAL[type(spec)] for spec in specs if type(spec) in _LOCAL})
+    if local and not planned & set(_LOCAL):
+        yield "windows and chunks keep the whole context: the hybrid manager is off"
     elif local:
-        yield "the tokens in flight are one step's; since 0.26 twice as many, with asynchronous scheduling"
+        yield from (f"{kept} and {limits.in_flight_tokens:,} in flight (--max-num-batched-tokens)" for kept in local)
+        yield _IN_FLIGHT[rules.counts_overlapping_batches]
     if len(planner.groups) > 1 and rules.check != "groups":
-        yield f"its check of one request counts {rules.check} alone, less than the pool gives out"
+        yield f"whether a request fits is checked by {_CHECKED[rules.check]}, less than it may hold"
+
+
+_LOCAL: dict[type[PageSpec], str] = {
+    Sliding: "a window takes one block and those of W - 1 tokens",
+    SlidingLatent: "a window takes one block and those of W - 1 tokens",
+    Chunked: "a chunk takes the blocks of its tokens",
+}
+_IN_FLIGHT = {
+    True: "in flight are the tokens of every step that overlaps, with asynchronous scheduling; before 0.26 those of one",
+    False: "in flight are the tokens of one step; since 0.26 those of every step that overlaps",
+}
+_CHECKED = {"first group": "the blocks of the first group alone", "layers": "the pages of layers, without padding"}
 
 
 def block_rules(planner: Planner) -> Iterator[str]:
