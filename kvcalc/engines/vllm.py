@@ -69,7 +69,8 @@ class Vllm(Engine, frozen=True, kw_only=True):
         """The blocks of a pool of so many bytes on each rank, and what the log says of them."""
         planner = self._plan(size)[1]
         pool = planner.pool([pool_bytes] * len(planner.block_bytes), self.num_gpu_blocks_override)
-        fitting = pool.free_blocks // pool.request_blocks
+        stopped = self._stopped(planner, pool)
+        fitting = 0 if stopped else pool.free_blocks // pool.request_blocks
         sequences = fitting if self.max_num_seqs is None else min(fitting, self.max_num_seqs)
         return Capacity(
             pool_bytes=pool_bytes,
@@ -77,25 +78,30 @@ class Vllm(Engine, frozen=True, kw_only=True):
             sequences=sequences,
             max_concurrency=pool.max_concurrency,
             limited_by="blocks" if sequences == fitting else "running requests",
-            longest_request=planner.longest_request(pool),
+            longest_request=min(
+                planner.longest_request(pool), stopped.get("estimated_max_model_len", pool.max_model_len)
+            ),
             max_model_len=pool.max_model_len,
             block_tokens=tuple(block_sizes(planner.groups)),
             num_blocks=pool.num_blocks,
             bytes_per_block=max(planner.block_bytes),
             blocks_per_request=pool.request_blocks,
-            figures=self._figures(planner, pool),
+            figures={"kv_cache_groups": len(planner.groups), **self._cpu_blocks(planner), **stopped},
         )
 
-    def _figures(self, planner: Planner, pool: Pool) -> dict[str, int | float]:
-        """Further figures of the log: of its groups, of blocks on the CPU, and of the error with which it stops."""
-        figures: dict[str, int | float] = {"kv_cache_groups": len(planner.groups)}
-        if self.release_rules.one_table:
-            figures["cpu_blocks"] = int(self.swap_space * GIB) // max(planner.block_bytes)
+    def _cpu_blocks(self, planner: Planner) -> dict[str, int]:
+        """What V0 logs beside the blocks on the GPU."""
+        if not self.release_rules.one_table:
+            return {}
+        return {"cpu_blocks": int(self.swap_space * GIB) // max(planner.block_bytes)}
+
+    def _stopped(self, planner: Planner, pool: Pool) -> dict[str, int]:
+        """The figures of the error with which it does not start; none where it does."""
         short = planner.short_stage(pool)
-        if short is not None:
-            figures["needed_bytes"] = planner.needed_bytes()[short]
-            figures["estimated_max_model_len"] = planner.estimated_length(pool, short)
-        return figures
+        if short is None:
+            return {}
+        estimated = planner.estimated_length(pool, short)
+        return {"needed_bytes": planner.needed_bytes()[short], "estimated_max_model_len": estimated}
 
     def pool_bytes(self, card: Card) -> int:
         """The share of the card that it may use, less all that is not cache, in bytes.

@@ -24,8 +24,8 @@ def release_rules(specs: Sequence[PageSpec], planner: Planner) -> Iterator[str]:
     if local and not planned & set(_LOCAL):
         yield "windows and chunks keep the whole context: the hybrid manager is off"
     elif local:
-        yield from (f"{kept} and {limits.in_flight_tokens:,} in flight (--max-num-batched-tokens)" for kept in local)
-        yield _IN_FLIGHT[rules.counts_overlapping_batches]
+        whose = _IN_FLIGHT[rules.counts_overlapping_batches]
+        yield from (f"{kept} and {limits.in_flight_tokens:,} in flight: {whose}" for kept in local)
     if len(planner.groups) > 1 and rules.check != "groups":
         yield f"whether a request fits is checked by {_CHECKED[rules.check]}, less than it may hold"
 
@@ -36,8 +36,8 @@ _LOCAL: dict[type[PageSpec], str] = {
     Chunked: "a chunk takes the blocks of its tokens",
 }
 _IN_FLIGHT = {
-    True: "in flight are the tokens of every step that overlaps, with asynchronous scheduling; before 0.26 those of one",
-    False: "in flight are the tokens of one step; since 0.26 those of every step that overlaps",
+    True: "all steps of --max-num-batched-tokens that overlap, by asynchronous scheduling; one before 0.26",
+    False: "one step of --max-num-batched-tokens; since 0.26 all that overlap",
 }
 _CHECKED = {"first group": "the blocks of the first group alone", "layers": "the pages of layers, without padding"}
 

@@ -1,14 +1,15 @@
 """What vLLM's planning does in each release: the choices in which releases differ, and since when each holds.
 
-Read in the wheels of `VERSIONS`, from 0.2.0 to 0.33.0, by comparing the functions that `vllm_changes` names. Everything
-else under kvcalc.engines asks `rules_of` and compares no versions.
+Read in the wheels of `VERSIONS`, from 0.2.0 to 0.33.0, by comparing the functions that the changes name. All else
+under kvcalc.engines asks `rules_of` and compares no versions.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from kvcalc.engines.vllm_changes import CHANGES
+from kvcalc.engines.vllm_changes import PLANNING, Change
+from kvcalc.engines.vllm_changes_of_kinds import KINDS
 from kvcalc.engines.vllm_rules import Rules
 
 VERSIONS = (
@@ -21,6 +22,11 @@ VERSIONS = (
     *("0.2.4", "0.2.0"),
 )
 """Releases whose planning was read, newest first."""
+
+
+CHANGES = (*PLANNING, *KINDS)
+ADDING = {"formats"}
+"""Fields to which a release adds; what was there stays."""
 
 
 class Span(NamedTuple):
@@ -42,10 +48,10 @@ def rules_of(version: str) -> Rules:
     return Rules(**fields)
 
 
-def spans() -> Iterator[Span]:
-    """Every rule with the releases that it holds for, in the order of `CHANGES`."""
-    for place, change in enumerate(CHANGES):
-        later = (one.since for one in CHANGES[place + 1 :] if change.fields.keys() & one.fields.keys())
+def spans(changes: Sequence[Change] = CHANGES) -> Iterator[Span]:
+    """Every rule with the releases that it holds for, in the order of the changes."""
+    for place, change in enumerate(changes):
+        later = (one.since for one in changes[place + 1 :] if change.fields.keys() & one.fields.keys() - ADDING)
         yield Span(change.what, change.since, next(later, None), change.source)
 
 

@@ -250,7 +250,8 @@ def _pool_lines(pool: "PoolDocument | None") -> list[str]:
     if size is None or pool["blocks_per_request"] is None:
         return [*lines, f"  one request of {length:,} tokens does not fit; {longest}"]
     needed = exact_bytes(size * pool["blocks_per_request"])
-    return [*lines, f"  it would not start: a request needs {needed} beside the null block; {longest}"]
+    verdict = "it would not start" if "estimated_max_model_len" in pool["figures"] else "no such request would run"
+    return [*lines, f"  {verdict}: a request needs {needed}; {longest}"]
 
 
 def _engine_part(part: "EnginePartDocument") -> str:
