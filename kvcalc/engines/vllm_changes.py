@@ -54,8 +54,8 @@ PLANNING = (
         chunks="kept",
     ),
     change(
-        "0.6.3",
-        "the log says the maximum concurrency: blocks x tokens of a block / the longest request",
+        "0.2.0",
+        "maximum concurrency: blocks x tokens of a block / the longest request; in the log since 0.6.3",
         "executor/gpu_executor.py, initialize_cache",
         concurrency="tokens",
     ),
@@ -93,6 +93,12 @@ PLANNING = (
     ),
     change(
         "0.9.1",
+        "layers whose type and page are equal share groups",
+        f"{_SPECS}, AttentionSpec.type_id",
+        merges_kinds=True,
+    ),
+    change(
+        "0.9.1",
         "maximum concurrency: blocks / blocks of one request",
         f"{_UTILS}, get_max_concurrency_for_kv_cache_config",
         concurrency="requests",
@@ -102,6 +108,12 @@ PLANNING = (
         "chunks have blocks of their own too",
         f"{_SPECS}, ChunkedLocalAttentionSpec",
         chunks="grouped",
+    ),
+    change(
+        "0.10.1",
+        "equal specs alone share groups",
+        f"{_UTILS}, _get_kv_cache_config_uniform_page_size",
+        merges_kinds=False,
     ),
     change(
         "0.10.1",
@@ -162,6 +174,12 @@ PLANNING = (
         "each pool is held against the layers of its own stage",
         f"{_UTILS}, _project_kv_cache_groups_to_worker",
         checks_whole_model=False,
+    ),
+    change(
+        "0.17.0",
+        "a group of unequal widths weighs the layers of its own stage; before, a block was as large as on one stage",
+        f"{_UTILS}, _project_kv_cache_groups_to_worker",
+        splits_mixed_groups=True,
     ),
     change(
         "0.18.0",

@@ -34,7 +34,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def max_concurrency(self) -> float:
         """Requests of `max_model_len` tokens at once, the null block counted as if it could be used."""
-        if self.rules.concurrency != "requests":
+        if self.rules.concurrency == "tokens":
             return self.tokens / self.max_model_len
         return self.num_blocks / self.request_blocks
 
@@ -80,7 +80,11 @@ class Planner:
                 raise KvcalcError("vLLM needs as many groups on every pipeline stage", "change --pp, or use vllm@0.11")
         else:
             self.groups = tuple(groups)
-            self.stages = [[group.on_stage(*cut) for group in groups] for cut in self.cuts]
+            self.stages = [[self._projected(group, cut) for group in groups] for cut in self.cuts]
+
+    def _projected(self, group: Group, cut: tuple[int, int]) -> Group:
+        whole = group.name == MIXED and not self.rules.splits_mixed_groups
+        return group if whole else group.on_stage(*cut)
 
     @property
     def block_bytes(self) -> list[int]:

@@ -32,6 +32,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """Groups are as large as the commonest kind has layers where that is less than this many times the rarest."""
     merges_kinds: bool = False
     """Whether unequal specs that merge share groups."""
+    splits_mixed_groups: bool = False
+    """Whether a group of unequal widths weighs the layers of its pipeline stage, or those of the whole model."""
     groups_stages_alone: bool = False
     """Whether each pipeline stage groups its own layers."""
     grows_pages: bool = False
@@ -51,7 +53,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """Whether `--num-gpu-blocks-override` changes the pool that the check sees, or only the blocks."""
     tokens: Literal["blocks", "requests"] = "blocks"
     """Whether the log's tokens are blocks / groups x tokens of a block, or concurrency x the longest request."""
-    concurrency: Literal["unprinted", "tokens", "requests"] = "unprinted"
+    concurrency: Literal["tokens", "requests"] = "tokens"
     """Whether the log's concurrency is tokens / the longest request, or blocks / blocks of one request."""
 
     formats: frozenset[str] = frozenset()

@@ -204,10 +204,12 @@ def draw(rng):
     layers = [{"key": "a", "type": "full", **plain}]
     if shape == "latents":
         layers = [{"key": "a", "type": "mla", **plain, "num_kv_heads": 1, "head_size": 576}]
+        if rng.random() < 0.4:
+            layers.append({"key": "b", "type": "sw", **plain, "sliding_window": 512})
     if shape == "one" and rng.random() < 0.5:
         layers.append({**layers[0], "key": "b", "num_kv_heads": heads * rng.choice([1, 2])})
     if shape == "windows":
-        count = rng.choice([heads, heads, heads * 2, heads * 3])
+        count = rng.choice([heads, heads, heads * 2, heads * 3, heads + 1])
         layers.append(
             {"key": "b", "type": "sw", **plain, "num_kv_heads": count, "sliding_window": rng.choice([128, 1024])}
         )
@@ -216,9 +218,15 @@ def draw(rng):
     if shape == "states":
         page = 2 * 16 * heads * width * (2 if plain["dtype"] == "bfloat16" else 1)
         state = {"shapes": [[page // 4 - rng.choice([0, 0, 8])]], "dtypes": ["float32"], "block_size": 10**6}
-        layers.append({"key": "b", "type": "mamba", **state, "page_size_padded": page})
-    period = rng.randint(1, 6)
-    pattern = "".join(layers[0 if place % period == 0 else -1]["key"] for place in range(rng.randint(1, 36)))
+        layers.append({"key": "b", "type": "mamba", **state, "page_size_padded": rng.choice([page, page, None])})
+    disabled = rng.random() < 0.15
+    if shape == "windows" and rng.random() < 0.3 and not disabled:  # two windows as one kind end in an assertion
+        layers.append({"key": "c", "type": "full", **plain, "sliding_window": 512})
+    period, rest = rng.randint(1, 6), layers[1:] or layers
+    keys = [
+        (layers[0] if place % period == 0 else rest[place % len(rest)])["key"] for place in range(rng.randint(1, 36))
+    ]
+    pattern = "".join(keys)
     stages = cuts(rng, pattern)
     most = rng.choice([GIB // 64, GIB // 4, 4 * GIB])
     return {
@@ -228,16 +236,16 @@ def draw(rng):
         "available_bytes": [rng.randint(1, most)] * len(stages),
         "max_model_len": rng.choice([100, 4096, 32768, 131072]),
         "max_num_batched_tokens": rng.choice([2048, 8192]),
-        "disable_hybrid": rng.random() < 0.15,
+        "disable_hybrid": disabled,
         "mamba_cache_mode": rng.choice(["none", "align"]),
     }
 
 
 def cuts(rng, pattern):
-    """Stages of as many layers each, mostly one."""
-    count = rng.choice([1, 1, 1, 2]) if len(pattern) % 2 == 0 else 1
-    size = len(pattern) // count
-    return [[place * size, (place + 1) * size] for place in range(count)]
+    """One stage, or two of the same layers: where their groups differ, old releases err in ways of their own."""
+    half = len(pattern) // 2
+    halves = pattern[:half] == pattern[half:] and rng.random() < 0.7
+    return [[0, half], [half, 2 * half]] if halves else [[0, len(pattern)]]
 
 
 def main():

@@ -201,6 +201,37 @@ def test_states_beside_attention_by_release(version, flags, states, block):
     assert capacity.blocks_per_request == 3 * states + -(-32768 // block)
 
 
+@pytest.mark.parametrize(("version", "block"), [("0.11.0", 944), ("0.19.1", 960), ("0.26.0", 960), ("0.27.0", 1024)])
+def test_mla_beside_states_grows_in_the_steps_of_its_release(version, block):
+    """A state on one of two ranks is 1,085,440 B, a token of MLA 1,152: 943 tokens."""
+    size = kvcalc.size("kimi-linear-48b-a3b", 32768, tp=2)
+    flags = {"enable_prefix_caching": False, "block_size": 16}
+    assert find_engine(f"vllm@{version}", flags).capacity(size, 10**10).block_tokens == (block,)
+
+
+@pytest.mark.parametrize(("version", "block"), [("0.12.0", 672), ("0.13.0", 1312)])
+def test_states_of_nemotron_h_follow_its_config_since_0_13(version, block, spec_file):
+    """bf16: 2,695,168 B of 4,096 a token, 658 in steps of 16; fp32: 128 x 80 x 128 x 4 + 73,728 B, 1,298."""
+    spec = """
+name: nemotron-nano
+model_type: nemotron_h
+layers:
+  - {repeat: 27, mixer: {kind: mamba2, heads: 128, head_dim: 80, state: 128, groups: 8, kernel: 4}}
+  - {repeat: 4, mixer: {kind: kv, kv_heads: 8, head_dim: 128}}
+"""
+    size = kvcalc.size(str(spec_file(spec)), 8192)
+    assert find_engine(f"vllm@{version}").capacity(size, 10**10).block_tokens == (block,)
+
+
+def test_up_to_0_9_0_the_check_asks_less_than_the_pool_keeps():
+    """52 windows of 577 pages and 10 layers of 4,096, 131,072 B each, though the pool keeps all 62 in full."""
+    size = kvcalc.size("gemma-3-27b", 65536)
+    needed = [
+        find_engine(f"vllm@{one}").capacity(size, GIB).figures["needed_bytes"] for one in ("0.8.2", "0.8.3", "0.9.1")
+    ]
+    assert needed == [62 * 4096 * 131072, *2 * [(52 * 577 + 10 * 4096) * 131072]]
+
+
 @pytest.mark.parametrize(
     ("version", "model", "asked", "flags", "said"),
     [
