@@ -201,13 +201,13 @@ PLANNING = (
         profiles_graphs=True,
     ),
     change(
-        "0.21.0",
+        "0.20.1",
         "the log's tokens: maximum concurrency x the longest request",
         f"{_UTILS}, _report_kv_cache_config",
         tokens="requests",
     ),
     change(
-        "0.21.0",
+        "0.20.1",
         "--num-gpu-blocks-override is what the check sees",
         f"{_UTILS}, get_kv_cache_configs",
         adjusts_pool_to_override=True,

@@ -43,7 +43,7 @@ def planned(version, case):
         return {"needed_gib": round(needed, 2), "longest": planner.estimated_length(pool, short)}
     return {
         "num_blocks": pool.num_blocks,
-        "groups": [len(planner.groups), max(len(group.layers) for group in planner.stages[0])],
+        "groups": [len(groups), max(len(group.on_stage(*case["stages"][0]).layers) for group in planner.groups)],
         "tokens": pool.tokens,
         "concurrency": f"{pool.max_concurrency:.2f}",
     }
@@ -115,10 +115,10 @@ def test_swap_space_is_blocks_on_the_cpu_of_v0():
     assert "cpu_blocks" not in find_engine("vllm@0.8").capacity(size, GIB).figures
 
 
-def test_an_override_is_seen_by_the_check_since_0_21():
+def test_an_override_is_seen_by_the_check_since_0_20_1():
     """8,192 tokens need 512 blocks of 2 MiB; the pool has half."""
     size, flags = kvcalc.size("llama-3.1-8b", 8192), {"num_gpu_blocks_override": 600}
-    old, new = (find_engine(f"vllm@{one}", flags).capacity(size, GIB // 2) for one in ("0.20", "0.21"))
+    old, new = (find_engine(f"vllm@{one}", flags).capacity(size, GIB // 2) for one in ("0.20.0", "0.20.1"))
     assert (old.num_blocks, old.sequences, old.figures["estimated_max_model_len"]) == (600, 0, 4096)
     assert (new.num_blocks, new.sequences) == (600, 1)
 
@@ -163,6 +163,13 @@ def test_a_release_that_checks_too_little_starts_and_runs_none():
     capacity = find_engine("vllm@0.17").capacity(kvcalc.size("gemma-3-27b", 65536), 9 * 10**9)
     assert (capacity.num_blocks, capacity.sequences) == (6866, 0)
     assert "needed_bytes" not in capacity.figures
+
+
+def test_the_tokens_of_a_log_are_those_of_requests_since_0_20_1():
+    """1,487 blocks of 784 tokens in 4 groups; a request of 32,768 takes 42 and a state in 3 (vllm issue 40691)."""
+    size, flags = kvcalc.size("Qwen/Qwen3.5-27B", 32768), {"num_gpu_blocks_override": 1487}
+    tokens = [find_engine(f"vllm@{one}", flags).capacity(size, 10**11).tokens for one in ("0.20.0", "0.20.1")]
+    assert tokens == [1487 // 4 * 784, int(1487 / 45 * 32768)]
 
 
 def test_chunks_beside_full_attention_had_no_blocks_of_their_own_for_a_while():
