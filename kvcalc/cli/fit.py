@@ -7,7 +7,8 @@ import msgspec
 import typer
 
 from kvcalc.cli.emit import emit
-from kvcalc.cli.engine_options import EngineOptions, count, memory
+from kvcalc.cli.engine_flags import count, memory
+from kvcalc.cli.engine_options import EngineOptions
 from kvcalc.cli.engines import ask_engine
 from kvcalc.cli.options import KvDtypeOption, Model, OutputOptions, RequestOptions, ShardingOptions, verb
 from kvcalc.errors import KvcalcError
