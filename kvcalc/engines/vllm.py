@@ -14,7 +14,7 @@ from kvcalc.engines.vllm_groups import make_groups
 from kvcalc.engines.vllm_layers import BLOCK_SIZE, Flags, Layers, layers_on_rank
 from kvcalc.engines.vllm_plan import Planner, Pool
 from kvcalc.engines.vllm_rules import Rules
-from kvcalc.engines.vllm_sentences import block_rules, block_sizes, has_chunks, release_rules
+from kvcalc.engines.vllm_sentences import block_rules, block_sizes, has_chunks, log_lines, release_rules
 from kvcalc.engines.vllm_specs import Limits, cdiv
 from kvcalc.engines.vllm_versions import VERSIONS, rules_of
 from kvcalc.errors import KvcalcError
@@ -69,7 +69,7 @@ class Vllm(Engine, frozen=True, kw_only=True):
         """The blocks of a pool of so many bytes on each rank, and what the log says of them."""
         planner = self._plan(size)[1]
         pool = planner.pool([pool_bytes] * len(planner.block_bytes), self.num_gpu_blocks_override)
-        stopped = self._stopped(planner, pool)
+        stopped, spare = self._stopped(planner, pool), self._cpu_blocks(planner)
         fitting = 0 if stopped else pool.free_blocks // pool.request_blocks
         sequences = fitting if self.max_num_seqs is None else min(fitting, self.max_num_seqs)
         return Capacity(
@@ -86,7 +86,8 @@ class Vllm(Engine, frozen=True, kw_only=True):
             num_blocks=pool.num_blocks,
             bytes_per_block=max(planner.block_bytes),
             blocks_per_request=pool.request_blocks,
-            figures={"kv_cache_groups": len(planner.groups), **self._cpu_blocks(planner), **stopped},
+            figures={"kv_cache_groups": len(planner.groups), **spare, **stopped},
+            log=log_lines(pool, spare, stopped),
         )
 
     def _cpu_blocks(self, planner: Planner) -> dict[str, int]:
@@ -103,17 +104,27 @@ class Vllm(Engine, frozen=True, kw_only=True):
         estimated = planner.estimated_length(pool, short)
         return {"needed_bytes": planner.needed_bytes()[short], "estimated_max_model_len": estimated}
 
-    def pool_bytes(self, card: Card) -> int:
+    def pool_bytes(self, card: Card, size: CacheSize) -> int:
         """The share of the card that it may use, less all that is not cache, in bytes.
 
         Releases that do not profile CUDA graphs take them from what the share leaves (v1/worker/gpu_worker.py; before,
         worker/worker.py).
         """
         rules = self.release_rules
-        share = rules.gpu_memory_utilization if self.gpu_memory_utilization is None else self.gpu_memory_utilization
-        asked = card.total_bytes * Fraction(str(share))
+        asked = card.total_bytes * Fraction(str(self.share))
         taken = card.total_bytes - card.left_bytes - (0 if rules.profiles_graphs else card.graphs_bytes)
         return (ceil(asked) if rules.rounds_share_up else floor(asked)) - taken
+
+    @property
+    def share(self) -> float:
+        """The share of the card that was asked, else the default of the release."""
+        default = self.release_rules.gpu_memory_utilization
+        return default if self.gpu_memory_utilization is None else self.gpu_memory_utilization
+
+    @property
+    def pool_rule(self) -> str:
+        """The share that it may use of the card."""
+        return f"{self.share:.4g} of the card is used at most (--gpu-memory-utilization)"
 
     def _plan(self, size: CacheSize) -> tuple[Layers, Planner]:
         """The specs of the layers, and how they are planned."""

@@ -55,9 +55,15 @@ PLANNING = (
     ),
     change(
         "0.2.0",
-        "maximum concurrency: blocks x tokens of a block / the longest request; in the log since 0.6.3",
+        "maximum concurrency: blocks x tokens of a block / the longest request",
         "executor/gpu_executor.py, initialize_cache",
         concurrency="tokens",
+    ),
+    change(
+        "0.6.3",
+        "the log says the maximum concurrency",
+        "executor/gpu_executor.py, initialize_cache",
+        prints_concurrency=True,
     ),
     change("0.8.0", "V1: blocks on the GPU alone, one of them the null block", f"{_UTILS}", one_table=False),
     change(

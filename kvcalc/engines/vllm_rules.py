@@ -55,6 +55,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the log's tokens are blocks / groups x tokens of a block, or concurrency x the longest request."""
     concurrency: Literal["tokens", "requests"] = "tokens"
     """Whether the log's concurrency is tokens / the longest request, or blocks / blocks of one request."""
+    prints_concurrency: bool = False
 
     formats: frozenset[str] = frozenset()
     """Formats of a KV cache beside the plain ones, by kvcalc's names."""

@@ -1,12 +1,14 @@
-"""Why vLLM holds what it holds, in sentences."""
+"""Why vLLM holds what it holds, in sentences, and what its log says."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from kvcalc.engines.vllm_groups import Group
-from kvcalc.engines.vllm_plan import Planner
+from kvcalc.engines.vllm_plan import Planner, Pool
 from kvcalc.engines.vllm_specs import Chunked, PageSpec, Sliding, SlidingLatent
 from kvcalc.units import exact_bytes
+
+GIB = 2**30
 
 
 def has_chunks(specs: Sequence[PageSpec]) -> bool:
@@ -64,3 +66,19 @@ def block_rules(planner: Planner) -> Iterator[str]:
 def block_sizes(groups: Sequence[Group]) -> list[int]:
     """Tokens of a block, of every group that counts in tokens."""
     return sorted({group.block_size for group in groups if group.specs[0].scales_with_block})
+
+
+def log_lines(pool: Pool, spare: Mapping[str, int], stopped: Mapping[str, int]) -> str:
+    """What the log of the release says of a pool: `spare` are blocks on the CPU, `stopped` the figures of its error."""
+    concurrency = f"Maximum concurrency for {pool.max_model_len:,} tokens per request: {pool.max_concurrency:.2f}x"
+    if pool.rules.one_table:
+        blocks = f"# GPU blocks: {pool.num_blocks}, # CPU blocks: {spare['cpu_blocks']}"
+        stored = f"the maximum number of tokens that can be stored in KV cache ({pool.tokens})"
+        said = [blocks, *[concurrency] * pool.rules.prints_concurrency, *[stored] * bool(stopped)]
+        return ", ".join(said)
+    if stopped:
+        needed, had = (f"{size / GIB:.2f} GiB" for size in (stopped["needed_bytes"], pool.budgets[0]))
+        return f"{needed} KV cache is needed, {had} are available, estimated maximum model length is " + str(
+            stopped["estimated_max_model_len"]
+        )
+    return f"GPU KV cache size: {pool.tokens:,} tokens, {concurrency}"

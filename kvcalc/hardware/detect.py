@@ -27,16 +27,17 @@ class FoundGpu(msgspec.Struct, frozen=True):
     total_bytes: int
 
 
-def resolve_gpu(text: str) -> FoundGpu:
+def resolve_gpu(text: str, total_bytes: int | None = None) -> FoundGpu:
     """The GPU that `text` names, or that of this machine for `auto`, with the memory that its driver reports.
 
-    KvcalcError where no driver answers, where no such GPU or more than one is meant, and where its total is not known.
+    `total_bytes` stands where a card has another memory than usual, or one that is sold in several sizes. KvcalcError
+    where no driver answers, where no such GPU or more than one is meant, and where its total is not known.
     """
     if text.strip().casefold() == AUTO:
-        gpu, name, total_bytes = detect()
-        return FoundGpu(gpu.name if gpu else name, gpu, total_bytes)
+        found, name, detected = detect()
+        return FoundGpu(found.name if found else name, found, total_bytes or detected)
     gpu = find_gpu(text)
-    return FoundGpu(gpu.name, gpu, usual_total_bytes(gpu))
+    return FoundGpu(gpu.name, gpu, total_bytes or usual_total_bytes(gpu))
 
 
 def usual_total_bytes(gpu: Gpu) -> int:

@@ -98,14 +98,44 @@ def test_a_card_leaves_what_the_release_takes(version, pool):
     card = Card(
         total_bytes=80 * GIB, non_torch_bytes=GIB, weights_bytes=16 * GIB, activation_bytes=3 * GIB, graphs_bytes=GIB
     )
-    assert find_engine(f"vllm@{version}").pool_bytes(card) == pool
+    size = kvcalc.size("llama-3.1-8b", 8192)
+    assert find_engine(f"vllm@{version}").pool_bytes(card, size) == pool
+
+
+@pytest.mark.parametrize(
+    ("version", "ctx", "said"),
+    [
+        ("0.6.2", 4096, "# GPU blocks: 512, # CPU blocks: 2048"),
+        (
+            "0.6.3",
+            4096,
+            "# GPU blocks: 512, # CPU blocks: 2048, Maximum concurrency for 4,096 tokens per request: 2.00x",
+        ),
+        (
+            "0.6.2",
+            16384,
+            "# GPU blocks: 512, # CPU blocks: 2048, the maximum number of tokens that can be stored in KV cache (8192)",
+        ),
+        ("0.8.0", 4096, "GPU KV cache size: 8,192 tokens, Maximum concurrency for 4,096 tokens per request: 2.00x"),
+        ("0.8.0", 16384, "2.00 GiB KV cache is needed, 1.00 GiB are available, estimated maximum model length is 8192"),
+        (
+            "0.29.0",
+            16384,
+            "2.00 GiB KV cache is needed, 1.00 GiB are available, estimated maximum model length is 8176",
+        ),
+    ],
+)
+def test_the_log_is_worded_as_the_release_words_it(version, ctx, said):
+    assert find_engine(f"vllm@{version}").capacity(kvcalc.size("llama-3.1-8b", ctx), GIB).log == said
 
 
 def test_a_share_of_ones_own_is_rounded_as_the_release_rounds():
     """0.3 x 101 B is 30.3: int() of what is left before 0.14, ceil() of the share since."""
-    card, flags = Card(total_bytes=101), {"gpu_memory_utilization": 0.3}
-    assert find_engine("vllm@0.13", flags).pool_bytes(card) == 30
-    assert find_engine("vllm@0.14", flags).pool_bytes(card) == 31
+    card, size = Card(total_bytes=101), kvcalc.size("llama-3.1-8b", 8192)
+    pools = [
+        find_engine(f"vllm@{one}", {"gpu_memory_utilization": 0.3}).pool_bytes(card, size) for one in ("0.13", "0.14")
+    ]
+    assert pools == [30, 31]
 
 
 def test_swap_space_is_blocks_on_the_cpu_of_v0():
