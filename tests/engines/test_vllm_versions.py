@@ -13,7 +13,7 @@ from kvcalc.engines.vllm_changes_of_kinds import KINDS
 from kvcalc.engines.vllm_groups import make_groups
 from kvcalc.engines.vllm_plan import Planner
 from kvcalc.engines.vllm_rules import Rules
-from kvcalc.engines.vllm_specs import Limits
+from kvcalc.engines.vllm_specs import Full, Limits, Sliding
 from kvcalc.engines.vllm_versions import VERSIONS, rules_of
 from kvcalc.errors import KvcalcError
 
@@ -200,6 +200,31 @@ def test_the_tokens_of_a_log_are_those_of_requests_since_0_20_1():
     size, flags = kvcalc.size("Qwen/Qwen3.5-27B", 32768), {"num_gpu_blocks_override": 1487}
     tokens = [find_engine(f"vllm@{one}", flags).capacity(size, 10**11).tokens for one in ("0.20.0", "0.20.1")]
     assert tokens == [1487 // 4 * 784, int(1487 / 45 * 32768)]
+
+
+@pytest.mark.parametrize(
+    ("kv_dtype", "before", "since"),
+    [
+        ("fp8", "0.2.7", "0.3.0"),
+        ("nvfp4", "0.19.1", "0.20.0"),
+        ("int8_per_token_head", "0.19.1", "0.20.0"),
+        ("int4_per_token_head", "0.24.0", "0.25.0"),
+    ],
+)
+def test_a_format_comes_with_its_release(kv_dtype, before, since):
+    size = kvcalc.size("llama-3.1-8b", 8192, kv_dtype=kv_dtype)
+    assert find_engine(f"vllm@{since}").allocate(size).allocated_bytes >= size.bytes_per_rank
+    with pytest.raises(KvcalcError, match=f"does not know --kv-dtype {kv_dtype}"):
+        find_engine(f"vllm@{before}").allocate(size)
+
+
+@pytest.mark.parametrize(("version", "sizes"), [("0.9.1", [3, 3]), ("0.10.1", [1] * 6), ("0.27.0", [3, 3])])
+def test_specs_of_one_type_share_groups_in_some_releases(version, sizes):
+    """One full layer, two that keep a window in full, three windows: by type_id, by equality, by what merges."""
+    plain = {"block_size": 16, "kv_heads": 8, "head_size": 128}
+    specs = [Full(**plain), *2 * [Full(window=512, **plain)], *3 * [Sliding(window=128, **plain)]]
+    groups = make_groups(specs, rules=rules_of(version))
+    assert sorted(len(group.layers) for group in groups) == sorted(sizes)
 
 
 def test_chunks_beside_full_attention_had_no_blocks_of_their_own_for_a_while():
