@@ -58,6 +58,7 @@ class LlamaCpp(Engine, frozen=True, kw_only=True):
     name: ClassVar[str] = NAME
     versions: ClassVar[tuple[str, ...]] = ("b11549",)
     spreads_layers: ClassVar[bool] = True
+    model_suffix: ClassVar[str] = ".gguf"
     kv_formats: ClassVar[tuple[str, ...]] = ("q8_0", "q5_1", "q4_0")
     weight_formats: ClassVar[tuple[str, ...]] = ("q8_0", "q5_0", "q4_0")
 
