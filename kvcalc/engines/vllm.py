@@ -32,6 +32,8 @@ class Vllm(msgspec.Struct, frozen=True, kw_only=True):
     enable_prefix_caching: bool = True
     kv_cache_memory: int | None = None
     """Bytes of the pool on each rank."""
+    num_speculative_tokens: int = 0
+    """Tokens that a step drafts; 0 beside draft layers leaves it to vLLM, one for each of them."""
 
     name: ClassVar[str] = "vllm"
     version: ClassVar[str] = "0.33.0"
@@ -40,6 +42,7 @@ class Vllm(msgspec.Struct, frozen=True, kw_only=True):
         "max_num_batched_tokens",
         "enable_prefix_caching",
         "kv_cache_memory",
+        "num_speculative_tokens",
     )
 
     def allocate(self, size: CacheSize) -> Allocation:
@@ -50,10 +53,11 @@ class Vllm(msgspec.Struct, frozen=True, kw_only=True):
             block_size=self.block_size,
             prefix_caching=self.enable_prefix_caching,
             in_flight_tokens=self._in_flight_tokens(size),
+            num_speculative_tokens=self.num_speculative_tokens,
         )
         layers = layers_on_rank(size, flags)
         limits = self._limits(size, layers)
-        groups = make_groups(layers.specs)
+        groups = make_groups(layers.specs, block_outermost=layers.block_outermost)
         planner = Planner(groups, limits, layers.stages)
         sequences = cdiv(size.workload.batch, size.sharding.dp)
         return Allocation(
@@ -109,10 +113,14 @@ def _rules(groups: Sequence[Group], planner: Planner) -> Iterator[str]:
         f"{exact_bytes(max(planner.block_bytes))} each{f', of {sizes} tokens' if sizes else ''}"
     )
     empty = count * widest - sum(len(group.layers) for group in groups)
-    if empty:
+    is_packed = any(len({spec.page_bytes for spec in group.specs}) > 1 for group in groups)
+    if empty and not is_packed:
         yield f"{empty} of the {count * widest} places for a layer are padding and stay empty"
-    if any(len({spec.page_bytes for spec in group.specs}) > 1 for group in groups):
+    if is_packed:
         yield "layers of one type and different widths lie side by side in a block"
+    if is_packed and count > 1:
+        least = min(group.block_bytes for group in groups)
+        yield f"a block is as large as its widest group needs; the least takes {exact_bytes(least)} of it"
     claims = Counter(group.request_blocks(planner.limits) for group in groups)
     terms = " + ".join(f"{often} x {blocks:,}" if often > 1 else f"{blocks:,}" for blocks, often in claims.items())
     yield f"blocks that a request claims: {f'{terms} = ' if count > 1 else ''}{planner.request_blocks():,}"

@@ -4,6 +4,7 @@ Read in vLLM 0.33.0, v1/core/kv_cache_planning.py, get_kv_cache_groups and the f
 """
 
 from collections.abc import Sequence
+from math import lcm
 
 import msgspec
 
@@ -29,6 +30,11 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
         if len(self.specs) != len(self.layers):
             return len(self.layers) * self.specs[0].page_bytes
         return sum(spec.page_bytes for spec in self.specs)
+
+    @property
+    def stride_alignment(self) -> int:
+        """Bytes of which its blocks are whole multiples."""
+        return lcm(*(spec.stride_alignment for spec in self.specs)) if self.layers else 1
 
     @property
     def block_size(self) -> int:

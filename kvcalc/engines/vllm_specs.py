@@ -34,6 +34,8 @@ class PageSpec(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int
     padded_bytes: int | None = None
     dcp_sharded: bool = False
+    stride_alignment: int = 1
+    """Bytes to whose multiple a block with the pages of all layers in it is rounded up (`block_stride_alignment`)."""
 
     name: ClassVar[str] = "KVCacheSpec"
     takes_padding: ClassVar[bool] = True
@@ -73,6 +75,10 @@ class PageSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     def promoted(self, block_size: int | None) -> "PageSpec":
         """What it is allocated as where a window or chunk keeps every token; `block_size` is that of full layers."""
+        return self
+
+    def retaining(self, tokens: int) -> "PageSpec":
+        """The same cache where a window keeps so many tokens more than it attends to (`extra_retained_tokens`)."""
         return self
 
 
@@ -178,6 +184,9 @@ class Sliding(Attention, frozen=True, kw_only=True):
     def promoted(self, block_size: int | None) -> PageSpec:
         return Full(window=self.window, **_kept(self, block_size))
 
+    def retaining(self, tokens: int) -> Self:
+        return msgspec.structs.replace(self, extra_tokens=tokens)
+
     def is_uniform_with(self, others: Sequence[PageSpec]) -> bool:
         return all(isinstance(one, Sliding) and one.window == self.window for one in others)
 
@@ -210,7 +219,14 @@ class SlidingLatent(Sliding, frozen=True, kw_only=True):
         return Latent(window=self.window, alignment=self.alignment, layout=self.layout, **_kept(self, block_size))
 
     def _shared_key(self) -> tuple[object, ...]:
-        return self.layout, self.tokens_per_state, self.window, self.extra_tokens, self.dcp_sharded
+        return (
+            self.layout,
+            self.tokens_per_state,
+            self.window,
+            self.extra_tokens,
+            self.dcp_sharded,
+            self.stride_alignment,
+        )
 
 
 class Chunked(Attention, frozen=True, kw_only=True):

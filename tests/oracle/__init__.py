@@ -294,7 +294,3 @@ def as_text(row: dict[str, Any]) -> Iterator[str]:
         shapes = ", ".join(f"{path} {dtype}{list(shape)}" for path, (dtype, shape) in run["tensors"].items())
         where = f"{run['part']} layers {run['first']}-{run['last']}".strip()
         yield f"  {where}: {run['layer_bytes']:,} bytes each, {run['kind']} {shapes}"
-
-
-if __name__ == "__main__":
-    sys.exit(main())
