@@ -34,8 +34,8 @@ class DraftTokens:
     def rules(self, states: bool) -> Iterator[str]:
         """What an answer should say; `states` is whether the model keeps any."""
         if self.layers:
-            yield f"{self.layers} draft layers join the groups of the model's own"
+            yield f"the groups of the model's own layers take in the draft layers: {self.layers}"
         if self.tokens and states:
-            yield f"{self.tokens} draft tokens a step: as many blocks more of every state, columns of its convolution too"
+            yield f"{self.tokens} draft tokens a step: so many blocks more of every state, and columns of convolutions"
         if self.retained_tokens:
             yield f"a window keeps {self.retained_tokens} tokens more, which chained draft layers fill again"

@@ -23,9 +23,9 @@ from kvcalc.engines.vllm_specs import (
     PageSpec,
     Sliding,
     SlidingLatent,
-    States,
     cdiv,
 )
+from kvcalc.engines.vllm_states import States
 from kvcalc.errors import KvcalcError
 from kvcalc.sizing.need import CacheSize, foreign_sources
 

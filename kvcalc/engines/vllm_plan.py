@@ -10,7 +10,7 @@ from math import lcm
 import msgspec
 
 from kvcalc.engines.vllm_groups import Group
-from kvcalc.engines.vllm_specs import Limits, cdiv
+from kvcalc.engines.vllm_specs import Limits, aligned
 from kvcalc.errors import KvcalcError
 
 
@@ -48,7 +48,7 @@ class Planner:
     def block_bytes(self) -> list[int]:
         """Bytes of one block on a rank of each stage: those of its largest group (`_get_kv_cache_bytes_per_block`)."""
         return [
-            _aligned(max(group.block_bytes for group in held), lcm(*(group.stride_alignment for group in held)))
+            aligned(max(group.block_bytes for group in held), lcm(*(group.stride_alignment for group in held)))
             for held in self.stages
         ]
 
@@ -88,7 +88,3 @@ class Planner:
             middle = (low + high + 1) // 2
             low, high = (middle, high) if self.request_blocks(middle) <= pool.num_blocks - 1 else (low, middle - 1)
         return low
-
-
-def _aligned(size: int, multiple: int) -> int:
-    return cdiv(size, multiple) * multiple

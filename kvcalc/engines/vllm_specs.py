@@ -10,6 +10,8 @@ from typing import Any, ClassVar, Self
 
 import msgspec
 
+from kvcalc.errors import KvcalcError
+
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2, "uint8": 1, "int8": 1}
 """Bytes of a value by vLLM's name of its type."""
 
@@ -163,7 +165,7 @@ class Latent(Full, frozen=True, kw_only=True):
 
     @property
     def page_bytes(self) -> int:
-        return _aligned(self.bare_bytes, self.alignment) if self.padded_bytes is None else self.padded_bytes
+        return aligned(self.bare_bytes, self.alignment) if self.padded_bytes is None else self.padded_bytes
 
     def _bare(self) -> Self:
         return msgspec.structs.replace(self, window=None, chunk=None, alignment=None, padded_bytes=self.page_bytes)
@@ -202,7 +204,7 @@ class SlidingLatent(Sliding, frozen=True, kw_only=True):
 
     @property
     def page_bytes(self) -> int:
-        return _aligned(self.bare_bytes, self.alignment) if self.padded_bytes is None else self.padded_bytes
+        return aligned(self.bare_bytes, self.alignment) if self.padded_bytes is None else self.padded_bytes
 
     def merged(self, others: Sequence[PageSpec]) -> "PageSpec | None":
         mine = self._shared_key()
@@ -216,7 +218,11 @@ class SlidingLatent(Sliding, frozen=True, kw_only=True):
         return self if self.page_bytes != self.bare_bytes else super().padded(page_bytes)
 
     def promoted(self, block_size: int | None) -> PageSpec:
-        return Latent(window=self.window, alignment=self.alignment, layout=self.layout, **_kept(self, block_size))
+        # replace_as hands a field to MLAAttentionSpec that it does not have: a TypeError.
+        raise KvcalcError(
+            "vLLM 0.33 cannot keep a window of latents like full attention",
+            "leave --disable-hybrid-kv-cache-manager out",
+        )
 
     def _shared_key(self) -> tuple[object, ...]:
         return (
@@ -264,33 +270,6 @@ class Ring(Attention, frozen=True, kw_only=True):
         return 1
 
 
-class States(PageSpec, frozen=True, kw_only=True):
-    """Recurrent states, a page for all that a layer keeps of one sequence; two where prefix caching keeps the last."""
-
-    values_bytes: int
-    shapes: tuple[tuple[int, ...], ...] = ()
-    speculative_blocks: int = 0
-    checkpoint_blocks: int = 0
-
-    name: ClassVar[str] = "MambaSpec"
-    scales_with_block: ClassVar[bool] = False
-
-    @property
-    def bare_bytes(self) -> int:
-        return self.values_bytes
-
-    def request_pages(self, limits: Limits) -> int:
-        if limits.aligned_states:
-            return 2 + self.speculative_blocks + self.checkpoint_blocks
-        return 1 + self.speculative_blocks
-
-    def is_uniform_with(self, others: Sequence[PageSpec]) -> bool:
-        return all(isinstance(one, States) and one._uniform_key() == self._uniform_key() for one in others)
-
-    def _uniform_key(self) -> tuple[int, ...]:
-        return self.page_bytes, self.speculative_blocks, self.checkpoint_blocks
-
-
 def cdiv(count: int, size: int) -> int:
     """Whole pieces of `size` that `count` needs."""
     return -(-count // size)
@@ -305,5 +284,6 @@ def _kept(spec: Attention, block_size: int | None) -> dict[str, Any]:
     return fields | {"block_size": size}
 
 
-def _aligned(count: int, multiple: int | None) -> int:
+def aligned(count: int, multiple: int | None) -> int:
+    """`count` rounded up to a multiple of `multiple`."""
     return count if multiple is None else cdiv(count, multiple) * multiple

@@ -2,7 +2,8 @@
 
 from kvcalc.engines.vllm_groups import make_groups
 from kvcalc.engines.vllm_plan import Planner
-from kvcalc.engines.vllm_specs import Chunked, Encoder, Full, Latent, Limits, Ring, Sliding, SlidingLatent, States
+from kvcalc.engines.vllm_specs import Chunked, Encoder, Full, Latent, Limits, Ring, Sliding, SlidingLatent
+from kvcalc.engines.vllm_states import States
 
 KINDS = {
     "full": Full,
