@@ -96,22 +96,25 @@ class EnginePartDocument(TypedDict):
 class PoolDocument(TypedDict):
     """What an engine makes of a pool of so many bytes a rank; `tokens` and `max_concurrency` as its log prints them.
 
-    A block takes as many tokens as `block_sizes` says, one of a kind; `groups` of layers draw from the pool.
-    `blocks_per_request` are those of one request of `max_model_len` tokens. Where the pool does not take one, the
-    engine does not start, and `longest_request` is what would fit, in tokens.
+    A block takes as many tokens as `block_sizes` says, one of a kind. `blocks_per_request` are those of one request of
+    `max_model_len` tokens; `sequences` such requests run at once, `limited_by` what runs out first. Where the pool does
+    not take one, the engine does not start, and `longest_request` is what would fit, in tokens. Null is what the engine
+    does not count; `figures` are others of its log.
     """
 
     memory_bytes: int
-    groups: int
-    block_sizes: list[int]
-    bytes_per_block: int
-    num_blocks: int
-    blocks_per_request: int
-    max_model_len: int
-    tokens: int
+    tokens: int | None
+    sequences: int
     max_concurrency: float
+    limited_by: str
     takes_one_request: bool
     longest_request: int
+    max_model_len: int
+    block_sizes: list[int]
+    num_blocks: int | None
+    bytes_per_block: int | None
+    blocks_per_request: int | None
+    figures: dict[str, int | float]
 
 
 class EngineDocument(TypedDict):

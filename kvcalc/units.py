@@ -75,6 +75,14 @@ def parse_memory(text: str, flag: str) -> int:
     return value
 
 
+def parse_share(text: str, flag: str) -> float:
+    """Read a share above 0 and up to 1: `0.9`."""
+    match = re.fullmatch(r"[01]?(\.[0-9]+)?|1\.", text.strip()) if len(text) <= _LONGEST_COUNT else None
+    if not match or not text.strip() or not 0 < float(text) <= 1:
+        raise KvcalcError(f"{flag} {shorten(text)!r} is no share above 0 and up to 1", "write 0.9 for 90 %")
+    return float(text)
+
+
 def memory(count: float | Fraction, given: int | None = None) -> str:
     """Print bytes in the largest binary unit that keeps it at 1 or more, or in the `given` one.
 

@@ -1,6 +1,6 @@
 """llama.cpp's own flags, with its names and meanings: they need `--engine llama.cpp`."""
 
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 import typer
@@ -11,9 +11,6 @@ from kvcalc.cli.request import Asked, ask_about, batch_flag, context_flag, load_
 from kvcalc.errors import KvcalcError
 from kvcalc.model.spec import ModelSpec
 from kvcalc.sizing.need import default_context
-
-if TYPE_CHECKING:
-    from kvcalc.engines.llama_cpp import LlamaCppFlags
 
 _Count = str | None
 
@@ -58,9 +55,8 @@ def refuse_without_engine(options: LlamaCppOptions) -> None:
 
 def ask_llama_cpp(
     model: str, request: RequestOptions, kv_dtype: str, options: LlamaCppOptions, sharding: ShardingOptions
-) -> tuple[Asked, "LlamaCppFlags"]:
+) -> tuple[Asked, dict[str, Any]]:
     """The size that the flags ask for, and the flags of the engine: `-c` is the total over `-np` slots."""
-    _refuse_vllm(request)
     spec = load_asked(model, request)
     slots = count_or(batch_flag(request)[1], "-np", 1)
     context, total = context_flag(request)[1], None
@@ -70,16 +66,6 @@ def ask_llama_cpp(
     plain = msgspec.structs.replace(request, ctx=context, batch=str(slots), ctx_size=None, parallel=None)
     asked = ask_about(spec, plain, _kv_dtype(spec, kv_dtype, options), sharding, default_context([spec]))
     return asked, _flags(options, total)
-
-
-def _refuse_vllm(request: RequestOptions) -> None:
-    """vLLM's limits mean one request, not all slots."""
-    for value, flag, own in (
-        (request.max_model_len, "--max-model-len", "-c"),
-        (request.max_num_seqs, "--max-num-seqs", "-np"),
-    ):
-        if value is not None:
-            raise KvcalcError(f"{flag} is a flag of vllm", f"llama.cpp's is {own}")
 
 
 def _share(total: int, slots: int) -> int:
@@ -101,22 +87,19 @@ def _kv_dtype(spec: ModelSpec, kv_dtype: str, options: LlamaCppOptions) -> str:
     return kv_dtype_of(spec, k or DEFAULT_TYPE, v or DEFAULT_TYPE)
 
 
-def _flags(options: LlamaCppOptions, total: int | None) -> "LlamaCppFlags":
-    from kvcalc.engines.llama_cpp import LlamaCppFlags
-
-    default = LlamaCppFlags()
+def _flags(options: LlamaCppOptions, total: int | None) -> dict[str, Any]:
+    """The engine's flags that were given."""
     switch = (options.flash_attn or "auto").casefold()
     if switch not in _SWITCH:
         raise KvcalcError(f"-fa {switch!r} is neither on nor off", "use -fa on, off or auto")
-    return LlamaCppFlags(
-        ctx_size=total,
-        batch_size=count_or(options.batch_size, "-b", default.batch_size),
-        ubatch_size=count_or(options.ubatch_size, "-ub", default.ubatch_size),
-        flash_attn=_SWITCH[switch],
-        kv_unified=options.kv_unified,
-        swa_full=options.swa_full,
-        spec_draft_n_max=count_or(options.spec_draft_n_max, "--spec-draft-n-max", 0),
-    )
+    counts = {name: getattr(options, name) for name in ("batch_size", "ubatch_size", "spec_draft_n_max")}
+    return {
+        "ctx_size": total,
+        "flash_attn": _SWITCH[switch],
+        "kv_unified": options.kv_unified,
+        "swa_full": options.swa_full,
+        **{name: count_or(text, f"--{name.replace('_', '-')}", 1) for name, text in counts.items() if text is not None},
+    }
 
 
 _SWITCH = {"on": True, "off": False, "auto": True, "1": True, "0": False, "-1": True}

@@ -15,7 +15,7 @@ import msgspec
 import typer
 
 from kvcalc.errors import KvcalcError
-from kvcalc.units import parse_memory, parse_tokens
+from kvcalc.units import parse_tokens
 
 
 def complete_model(incomplete: str) -> list[str]:
@@ -130,45 +130,6 @@ class KvDtypeOption(msgspec.Struct, frozen=True):
     ] = "auto"
 
 
-class EngineOption(msgspec.Struct, frozen=True):
-    """What an engine would hold beside the need, and the flags of engines with their own names and meanings."""
-
-    PANEL: ClassVar = "Engine"
-
-    engine: Annotated[
-        str | None,
-        typer.Option(
-            "--engine", metavar="ENGINE", help="What it would hold: transformers, vllm, llama.cpp, or NAME@VERSION."
-        ),
-    ] = None
-    block_size: Annotated[
-        str | None, typer.Option(metavar="TOKENS", help="vllm: tokens of a block (default 16, MLA 64).")
-    ] = None
-    max_num_batched_tokens: Annotated[
-        str | None,
-        typer.Option(metavar="TOKENS", help="vllm: tokens of a step; windows hold them (8192)."),
-    ] = None
-    kv_cache_memory: Annotated[
-        str | None,
-        typer.Option("--kv-cache-memory", "--kv-cache-memory-bytes", metavar="BYTES", help="vllm: a rank's pool."),
-    ] = None
-    enable_prefix_caching: Annotated[
-        bool | None,
-        typer.Option("--enable-prefix-caching/--no-enable-prefix-caching", help="vllm: a state more (default on)."),
-    ] = None
-
-    def flags(self) -> dict[str, Any]:
-        """The values of the flags that were given, by the engine's names."""
-        memory = self.kv_cache_memory
-        values = {
-            "block_size": count_or(self.block_size, "--block-size", 0),
-            "max_num_batched_tokens": tokens_or(self.max_num_batched_tokens, "--max-num-batched-tokens", 0),
-            "kv_cache_memory": 0 if memory is None else parse_memory(memory, "--kv-cache-memory"),
-            "enable_prefix_caching": self.enable_prefix_caching,
-        }
-        return {name: value for name, value in values.items() if getattr(self, name) is not None}
-
-
 class ShardingOptions(msgspec.Struct, frozen=True):
     """Ranks that the model is spread over."""
 
@@ -209,7 +170,7 @@ def verb(function: Callable[..., int | None]) -> Callable[..., Any]:
     @wraps(function)
     def spelled_out(**values: Any) -> None:
         for name, group in groups.items():
-            values[name] = group(**{flag: values.pop(flag) for flag in group.__struct_fields__})
+            values[name] = _gathered(group, values)
         raise typer.Exit(function(**values) or 0)
 
     spelled_out.__signature__ = inspect.Signature(list(_parameters(function, groups)))  # type: ignore[attr-defined]
@@ -221,6 +182,17 @@ def _is_group(hint: object) -> bool:
     return isinstance(hint, type) and issubclass(hint, msgspec.Struct)
 
 
+def _gathered(group: type[msgspec.Struct], values: dict[str, Any]) -> msgspec.Struct:
+    """The group made of its flags, which leave `values`; a group may hold others."""
+    hints = group.__annotations__
+    return group(
+        **{
+            name: _gathered(hints[name], values) if _is_group(hints[name]) else values.pop(name)
+            for name in group.__struct_fields__
+        }
+    )
+
+
 def _parameters(function: Callable[..., Any], groups: dict[str, type[msgspec.Struct]]) -> Iterator[inspect.Parameter]:
     keyword = inspect.Parameter.KEYWORD_ONLY
     for name, parameter in inspect.signature(function).parameters.items():
@@ -228,10 +200,20 @@ def _parameters(function: Callable[..., Any], groups: dict[str, type[msgspec.Str
         if group is None:
             yield parameter.replace(kind=keyword)
             continue
-        for flag, default in zip(group.__struct_fields__, group.__struct_defaults__, strict=True):
-            annotation = group.__annotations__[flag]
-            annotation.__metadata__[0].rich_help_panel = group.PANEL  # type: ignore[attr-defined]
-            yield inspect.Parameter(flag, keyword, default=default, annotation=annotation)
+        yield from _flags_of(group)
+
+
+def _flags_of(group: type[msgspec.Struct]) -> Iterator[inspect.Parameter]:
+    """The flags of a group, and of those that it holds."""
+    for field in msgspec.structs.fields(group):
+        annotation = group.__annotations__[field.name]
+        if _is_group(annotation):
+            yield from _flags_of(annotation)
+            continue
+        annotation.__metadata__[0].rich_help_panel = group.PANEL  # type: ignore[attr-defined]
+        yield inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=annotation
+        )
 
 
 def tokens_or(text: str | None, flag: str, default: int) -> int:

@@ -1,11 +1,11 @@
-"""Engines by name: what each would hold for a workload, and by which rules."""
+"""Engines by name: what each would hold for a workload, what a pool carries, and by which rules."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, Self, cast
 
 import msgspec
 
-from kvcalc.documents import EnginePartDocument, PoolDocument
+from kvcalc.documents import EngineDocument, EnginePartDocument, PoolDocument
 from kvcalc.errors import KvcalcError, UnknownNameError
 from kvcalc.sizing.need import CacheSize
 
@@ -25,6 +25,74 @@ class AllocationPart(msgspec.Struct, frozen=True):
         return cast("EnginePartDocument", msgspec.structs.asdict(self))
 
 
+class Card(msgspec.Struct, frozen=True, kw_only=True):
+    """One device as an engine finds it: bytes of one rank, all of them beside the cache but the total."""
+
+    total_bytes: int
+    """What the driver reports."""
+    non_torch_bytes: int = 0
+    """The CUDA context and libraries."""
+    weights_bytes: int = 0
+    """Of this rank, adapters and towers with them."""
+    activation_bytes: int = 0
+    graphs_bytes: int = 0
+    communication_bytes: int = 0
+
+    @property
+    def left_bytes(self) -> int:
+        """What is left where nothing is set aside."""
+        taken = self.non_torch_bytes + self.weights_bytes + self.activation_bytes
+        return self.total_bytes - taken - self.graphs_bytes - self.communication_bytes
+
+
+class Capacity(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pool of `pool_bytes` on each rank carries, for requests as long as the context of the workload.
+
+    All figures are those of one data-parallel rank. `tokens` and `max_concurrency` are those of the engine's log.
+    `sequences` are whole requests that run at once, 0 where not one fits; `longest_request` is the longest one in
+    tokens that does, at most the context asked.
+    """
+
+    pool_bytes: int
+    tokens: int | None
+    sequences: int
+    max_concurrency: float
+    limited_by: str
+    longest_request: int
+    max_model_len: int
+    block_tokens: tuple[int, ...] = ()
+    """Tokens of a block, one of a kind of layers."""
+    num_blocks: int | None = None
+    bytes_per_block: int | None = None
+    blocks_per_request: int | None = None
+    figures: dict[str, int | float] = {}
+    """Further figures as the log prints them."""
+    rules: tuple[str, ...] = ()
+
+    @property
+    def takes_one_request(self) -> bool:
+        """Whether one request of that length fits."""
+        return self.sequences > 0
+
+    def document(self) -> PoolDocument:
+        """The same as machine formats carry it."""
+        return {
+            "memory_bytes": self.pool_bytes,
+            "tokens": self.tokens,
+            "sequences": self.sequences,
+            "max_concurrency": self.max_concurrency,
+            "limited_by": self.limited_by,
+            "takes_one_request": self.takes_one_request,
+            "longest_request": self.longest_request,
+            "max_model_len": self.max_model_len,
+            "block_sizes": list(self.block_tokens),
+            "num_blocks": self.num_blocks,
+            "bytes_per_block": self.bytes_per_block,
+            "blocks_per_request": self.blocks_per_request,
+            "figures": self.figures,
+        }
+
+
 class Allocation(msgspec.Struct, frozen=True):
     """What an engine holds for the whole batch on one rank, in bytes, and the rules that differ from the need.
 
@@ -36,18 +104,71 @@ class Allocation(msgspec.Struct, frozen=True):
     allocated_bytes: int
     rules: tuple[str, ...]
     parts: tuple[AllocationPart, ...] = ()
-    pool: PoolDocument | None = None
+
+    def document(self, pool: Capacity | None = None) -> EngineDocument:
+        """The same as machine formats carry it, with what a pool that was given carries."""
+        return {
+            "name": self.name,
+            "version": self.version,
+            "allocated_bytes": self.allocated_bytes,
+            "parts": [part.document() for part in self.parts],
+            "rules": list(self.rules),
+            "pool": None if pool is None else pool.document(),
+        }
 
 
-class Engine(Protocol):
-    """One engine at the version whose code its rules were read in; `flags` are those of its own, as fields."""
+class Engine(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine: its fields are the flags of its own, with its names and defaults, beside the `version` followed."""
+
+    version: str = ""
+    """The release whose rules are followed; by default the newest that was read."""
 
     name: ClassVar[str]
-    version: ClassVar[str]
-    flags: ClassVar[tuple[str, ...]]
+    versions: ClassVar[tuple[str, ...]]
+    """Releases whose code the rules were read in, newest first."""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "version", self.version or self.versions[0])
+
+    @classmethod
+    def flags(cls) -> tuple[str, ...]:
+        """The names of its own flags."""
+        return tuple(name for name in cls.__struct_fields__ if name != "version")
+
+    @classmethod
+    def release(cls, asked: str) -> str | None:
+        """The release whose rules hold for the version that was asked for, None where they are not known."""
+        return next((one for one in cls.versions if f"{one}.".startswith(f"{asked}.")), None)
+
+    @classmethod
+    def known_versions(cls) -> str:
+        """What `release` knows, for an error."""
+        return ", ".join(cls.versions)
+
+    def with_flags(self, **flags: Any) -> Self:
+        """The same engine under other flags."""
+        return msgspec.structs.replace(self, **flags)
 
     def allocate(self, size: CacheSize) -> Allocation:
         """What it holds for the workload of `size`; KvcalcError for a request that it cannot take."""
+        raise NotImplementedError
+
+    def capacity(self, size: CacheSize, pool_bytes: int) -> Capacity:
+        """What a pool of so many bytes on each rank carries, for requests of the context of `size`."""
+        raise NotImplementedError
+
+    def pool_bytes(self, card: Card) -> int:
+        """Bytes of the pool that it takes on such a card; 0 or less where nothing is left."""
+        raise NotImplementedError
+
+
+def engine_classes() -> dict[str, type[Engine]]:
+    """Every engine by name."""
+    from kvcalc.engines.llama_cpp import LlamaCpp
+    from kvcalc.engines.transformers import Transformers
+    from kvcalc.engines.vllm import Vllm
+
+    return {engine.name: engine for engine in (Transformers, Vllm, LlamaCpp)}
 
 
 def find_engine(text: str | None, flags: Mapping[str, Any] | None = None) -> Engine:
@@ -55,20 +176,25 @@ def find_engine(text: str | None, flags: Mapping[str, Any] | None = None) -> Eng
 
     KvcalcError for a version whose rules are not known, and for a flag that is another engine's.
     """
-    from kvcalc.engines.llama_cpp import LlamaCpp
-    from kvcalc.engines.transformers import Transformers
-    from kvcalc.engines.vllm import Vllm
-
-    engines: dict[str, type[Engine]] = {engine.name: engine for engine in (Transformers, Vllm, LlamaCpp)}
+    engines = engine_classes()
     name, _, version = (text or "").strip().partition("@")
+    name = name.casefold()
     for flag in flags or {}:
-        takers = [one for one, engine in engines.items() if flag in engine.flags]
-        if name not in takers:
-            whose = f"a flag of {' and '.join(takers)}"
-            raise KvcalcError(f"--{flag.replace('_', '-')} is {whose}", f"add --engine {takers[0]}, or leave it out")
+        check_taker(flag, [name], engines)
     if name not in engines:
         raise UnknownNameError("engine", name, engines, f"--engine takes {', '.join(engines)}")
     engine = engines[name]
-    if version and not f"{engine.version}.".startswith(f"{version}."):
-        raise KvcalcError(f"--engine {text}: rules are known for {name} {engine.version}", f"use --engine {name}")
-    return engine(**(flags or {}))
+    release = engine.release(version) if version else engine.versions[0]
+    if release is None:
+        raise KvcalcError(
+            f"--engine {text}: rules are known for {name} {engine.known_versions()}", f"use --engine {name}"
+        )
+    return engine(version=release, **(flags or {}))
+
+
+def check_taker(flag: str, names: list[str], engines: Mapping[str, type[Engine]]) -> None:
+    """KvcalcError where none of the engines called `names` has that flag."""
+    takers = [one for one, engine in engines.items() if flag in engine.flags()]
+    if not set(takers) & set(names):
+        whose = f"a flag of {' and '.join(takers)}"
+        raise KvcalcError(f"--{flag.replace('_', '-')} is {whose}", f"add --engine {takers[0]}, or leave it out")

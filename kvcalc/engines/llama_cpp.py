@@ -14,7 +14,8 @@ from kvcalc.cache.component import MODEL_FORMAT, Component
 from kvcalc.cache.formats import Format, find_format
 from kvcalc.cache.layout import Part
 from kvcalc.cache.sharding import WHOLE
-from kvcalc.engines.engine import Allocation, AllocationPart
+from kvcalc.engines.engine import Allocation, AllocationPart, Capacity, Card, Engine
+from kvcalc.engines.held import held_capacity
 from kvcalc.engines.llama_cpp_types import DEFAULT_TYPE, NAME, Types, row_of
 from kvcalc.errors import KvcalcError
 from kvcalc.model.spec import ModelSpec
@@ -43,8 +44,8 @@ _ORDER = ("full", "window", "csa", "hca", "index")
 _NEED = "leave --engine out for the need alone"
 
 
-class LlamaCppFlags(msgspec.Struct, frozen=True):
-    """llama.cpp's own flags with its defaults; `ctx_size` is the total over all slots, None for slots x context."""
+class LlamaCpp(Engine, frozen=True, kw_only=True):
+    """The rules of one build; `ctx_size` is the total over all slots, None for slots x context."""
 
     ctx_size: int | None = None
     batch_size: int = 2048
@@ -54,30 +55,29 @@ class LlamaCppFlags(msgspec.Struct, frozen=True):
     swa_full: bool = False
     spec_draft_n_max: int = 0
 
-
-class LlamaCpp:
-    """The rules of one build, under the flags of one command line."""
-
     name: ClassVar[str] = NAME
-    version: ClassVar[str] = "b11549"
-    flags: ClassVar[tuple[str, ...]] = ()
-    """None of those that `size` hands on: its own come as `LlamaCppFlags`, since they shape the workload too."""
-
-    def __init__(self, settings: LlamaCppFlags | None = None) -> None:
-        self.settings = settings or LlamaCppFlags()
+    versions: ClassVar[tuple[str, ...]] = ("b11549",)
 
     def allocate(self, size: CacheSize) -> Allocation:
         """What a context holds, in bytes, for all slots; KvcalcError for what llama.cpp refuses."""
-        _check(size, self.settings)
+        _check(size, self)
         slots = size.workload.batch
-        context = _Context(size, self.settings, slots)
+        context = _Context(size, self, slots)
         parts = tuple(context.parts())
         held = sum(part.bytes for part in parts)
-        rules = [*context.rules(), *_cheaper_with_more(size, self.settings, held)]
+        rules = [*context.rules(), *_cheaper_with_more(size, self, held)]
         return Allocation(self.name, self.version, held, tuple(rules), parts)
 
+    def capacity(self, size: CacheSize, pool_bytes: int) -> Capacity:
+        """What fits into that memory: a context takes all of its cells when it is made, and no pool beside."""
+        return held_capacity(self.allocate, size, pool_bytes, MOST_SLOTS)
 
-def _check(size: CacheSize, flags: LlamaCppFlags) -> None:
+    def pool_bytes(self, card: Card) -> int:
+        """All that is left, in bytes: it sets nothing aside."""
+        return card.left_bytes
+
+
+def _check(size: CacheSize, flags: LlamaCpp) -> None:
     slots = size.workload.batch
     if size.ranks > 1:
         hint = "leave --tp, --pp, --dp and --dcp out: its figures are for all devices together"
@@ -92,11 +92,15 @@ def _check(size: CacheSize, flags: LlamaCppFlags) -> None:
             raise KvcalcError(f"{NAME} compresses by {known}, and `{component.name}` by {component.span.ratio}", _NEED)
 
 
-def _asked_cells(size: CacheSize, flags: LlamaCppFlags) -> int:
-    return flags.ctx_size or size.workload.context_tokens * size.workload.batch
+def _asked_cells(size: CacheSize, flags: LlamaCpp) -> int:
+    """The total, where it is what the slots share; a context or a batch that was varied since counts by itself."""
+    slots, context = size.workload.batch, size.workload.context_tokens
+    if flags.ctx_size is not None and flags.ctx_size // slots == context:
+        return flags.ctx_size
+    return context * slots
 
 
-def _cheaper_with_more(size: CacheSize, flags: LlamaCppFlags, held: int) -> Iterator[str]:
+def _cheaper_with_more(size: CacheSize, flags: LlamaCpp, held: int) -> Iterator[str]:
     """A rule that says so where the next power of two of slots takes less for the same -c."""
     slots, total = size.workload.batch, _asked_cells(size, flags)
     more = 1 << slots.bit_length()
@@ -113,7 +117,7 @@ def _cheaper_with_more(size: CacheSize, flags: LlamaCppFlags, held: int) -> Iter
 class _Context:
     """One llama_context: its cells, its caches, and the rules that were met."""
 
-    def __init__(self, size: CacheSize, flags: LlamaCppFlags, slots: int) -> None:
+    def __init__(self, size: CacheSize, flags: LlamaCpp, slots: int) -> None:
         self.size, self.flags, self.slots = size, flags, slots
         self.types = Types(size, flags.flash_attn)
         self.asked = _asked_cells(size, flags)

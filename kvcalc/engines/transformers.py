@@ -13,7 +13,8 @@ from typing import ClassVar
 from kvcalc.cache.component import Component, State
 from kvcalc.cache.formats import find_format
 from kvcalc.cache.sharding import WHOLE
-from kvcalc.engines.engine import Allocation
+from kvcalc.engines.engine import Allocation, Capacity, Card, Engine
+from kvcalc.engines.held import held_capacity
 from kvcalc.errors import KvcalcError
 from kvcalc.model.spec import Layer
 from kvcalc.sizing.need import CacheSize, layers_of
@@ -47,12 +48,11 @@ COMPRESSES = {"deepseek_v4"}
 """Holds open rows of its compressors, and K and V of a layer that only slides as two equal tensors."""
 
 
-class Transformers:
+class Transformers(Engine, frozen=True, kw_only=True):
     """The rules of transformers 5.24."""
 
     name: ClassVar[str] = "transformers"
-    version: ClassVar[str] = "5.24.0"
-    flags: ClassVar[tuple[str, ...]] = ()
+    versions: ClassVar[tuple[str, ...]] = ("5.24.0",)
 
     def allocate(self, size: CacheSize) -> Allocation:
         """What a DynamicCache holds, in bytes, for the whole batch on one device."""
@@ -61,6 +61,14 @@ class Transformers:
         holder = _Holder(size)
         held = holder.position_bytes() + sum(holder.layer_bytes(layer) for layer in layers_of(size.spec, size.workload))
         return Allocation(self.name, self.version, held * size.workload.batch, tuple(dict.fromkeys(holder.rules)))
+
+    def capacity(self, size: CacheSize, pool_bytes: int) -> Capacity:
+        """What fits into that memory: it takes no pool."""
+        return held_capacity(self.allocate, size, pool_bytes)
+
+    def pool_bytes(self, card: Card) -> int:
+        """All that is left, in bytes: it sets nothing aside."""
+        return card.left_bytes
 
 
 class _Holder:

@@ -6,12 +6,11 @@ Read in vLLM 0.33.0. `vllm_layers` builds the specs that its layers would, `vllm
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from math import ceil
 from typing import ClassVar
 
-import msgspec
-
-from kvcalc.documents import PoolDocument
-from kvcalc.engines.engine import Allocation
+from kvcalc.engines.engine import Allocation, Capacity, Card, Engine
 from kvcalc.engines.vllm_groups import Group, make_groups
 from kvcalc.engines.vllm_layers import BLOCK_SIZE, Flags, Layers, layers_on_rank
 from kvcalc.engines.vllm_plan import Planner
@@ -24,29 +23,57 @@ BATCHED_TOKENS = 8192
 """Tokens of a step where nothing is asked: `vllm serve` on cards of 70 to 160 GiB (EngineArgs.get_batch_defaults)."""
 
 
-class Vllm(msgspec.Struct, frozen=True, kw_only=True):
+class Vllm(Engine, frozen=True, kw_only=True):
     """The rules of vLLM 0.33, with the flags of its own that were given."""
 
     block_size: int | None = None
     max_num_batched_tokens: int = BATCHED_TOKENS
     enable_prefix_caching: bool = True
-    kv_cache_memory: int | None = None
-    """Bytes of the pool on each rank."""
     num_speculative_tokens: int = 0
     """Tokens that a step drafts; 0 beside draft layers leaves it to vLLM, one for each of them."""
+    max_num_seqs: int | None = None
+    """The most requests that run at once."""
+    gpu_memory_utilization: float = 0.92
 
     name: ClassVar[str] = "vllm"
-    version: ClassVar[str] = "0.33.0"
-    flags: ClassVar[tuple[str, ...]] = (
-        "block_size",
-        "max_num_batched_tokens",
-        "enable_prefix_caching",
-        "kv_cache_memory",
-        "num_speculative_tokens",
-    )
+    versions: ClassVar[tuple[str, ...]] = ("0.33.0",)
 
     def allocate(self, size: CacheSize) -> Allocation:
-        """The blocks that the batch may hold on the fullest rank, and the pool where its bytes were given."""
+        """The blocks that the batch may hold on the fullest rank, in bytes."""
+        layers, planner = self._plan(size)
+        sequences = cdiv(size.workload.batch, size.sharding.dp)
+        held = planner.request_blocks() * max(planner.block_bytes) * sequences
+        return Allocation(self.name, self.version, held, (*layers.rules, *_rules(planner.groups, planner)))
+
+    def capacity(self, size: CacheSize, pool_bytes: int) -> Capacity:
+        """The blocks of a pool of so many bytes on each rank, and what the log says of them."""
+        planner = self._plan(size)[1]
+        pool = planner.pool([pool_bytes] * len(planner.block_bytes))
+        # The null block is never given out.
+        fitting = max(0, pool.num_blocks - 1) // pool.request_blocks
+        sequences = fitting if self.max_num_seqs is None else min(fitting, self.max_num_seqs)
+        return Capacity(
+            pool_bytes=pool_bytes,
+            tokens=pool.tokens,
+            sequences=sequences,
+            max_concurrency=pool.max_concurrency,
+            limited_by="blocks" if sequences == fitting else "running requests",
+            longest_request=planner.longest_request(pool),
+            max_model_len=pool.max_model_len,
+            block_tokens=tuple(_block_sizes(planner.groups)),
+            num_blocks=pool.num_blocks,
+            bytes_per_block=max(planner.block_bytes),
+            blocks_per_request=pool.request_blocks,
+            figures={"kv_cache_groups": len(planner.groups)},
+        )
+
+    def pool_bytes(self, card: Card) -> int:
+        """The share of the card that it may use, less all that is not cache, in bytes (gpu_worker.py)."""
+        taken = card.total_bytes - card.left_bytes
+        return ceil(card.total_bytes * Fraction(str(self.gpu_memory_utilization))) - taken
+
+    def _plan(self, size: CacheSize) -> tuple[Layers, Planner]:
+        """The specs of the layers, and how they are planned."""
         if self.block_size is not None and self.block_size % BLOCK_SIZE:
             raise KvcalcError(f"--block-size {self.block_size}: vLLM takes multiples of {BLOCK_SIZE}", "use 16")
         flags = Flags(
@@ -56,17 +83,8 @@ class Vllm(msgspec.Struct, frozen=True, kw_only=True):
             num_speculative_tokens=self.num_speculative_tokens,
         )
         layers = layers_on_rank(size, flags)
-        limits = self._limits(size, layers)
         groups = make_groups(layers.specs, block_outermost=layers.block_outermost)
-        planner = Planner(groups, limits, layers.stages)
-        sequences = cdiv(size.workload.batch, size.sharding.dp)
-        return Allocation(
-            self.name,
-            self.version,
-            planner.request_blocks() * max(planner.block_bytes) * sequences,
-            (*layers.rules, *_rules(groups, planner)),
-            pool=self._pool(planner),
-        )
+        return layers, Planner(groups, self._limits(size, layers), layers.stages)
 
     def _in_flight_tokens(self, size: CacheSize) -> int:
         """Of all batches that overlap: one more than pipeline stages, with asynchronous scheduling, the default.
@@ -84,24 +102,6 @@ class Vllm(msgspec.Struct, frozen=True, kw_only=True):
             encoder_tokens=layers.encoder_tokens,
             aligned_states=layers.aligned_states,
         )
-
-    def _pool(self, planner: Planner) -> PoolDocument | None:
-        if self.kv_cache_memory is None:
-            return None
-        pool = planner.pool([self.kv_cache_memory] * len(planner.block_bytes))
-        return {
-            "memory_bytes": self.kv_cache_memory,
-            "groups": len(planner.groups),
-            "block_sizes": _block_sizes(planner.groups),
-            "bytes_per_block": max(planner.block_bytes),
-            "num_blocks": pool.num_blocks,
-            "blocks_per_request": pool.request_blocks,
-            "max_model_len": pool.max_model_len,
-            "tokens": pool.tokens,
-            "max_concurrency": pool.max_concurrency,
-            "takes_one_request": planner.takes_one_request(pool),
-            "longest_request": planner.longest_request(pool),
-        }
 
 
 def _rules(groups: Sequence[Group], planner: Planner) -> Iterator[str]:

@@ -236,14 +236,19 @@ def _pool_lines(pool: "PoolDocument | None") -> list[str]:
     """Blocks of a pool, and the figures of the engine's log; or why it would not start."""
     if pool is None:
         return []
-    blocks, size = pool["num_blocks"], pool["bytes_per_block"]
-    lines = [f"a pool of {exact_bytes(pool['memory_bytes'])} is {blocks:,} blocks of {exact_bytes(size)}"]
+    blocks, size, length = pool["num_blocks"], pool["bytes_per_block"], pool["max_model_len"]
+    of_blocks = f" is {blocks:,} blocks of {exact_bytes(size)}" if blocks is not None and size is not None else ""
+    lines = [f"a pool of {exact_bytes(pool['memory_bytes'])}{of_blocks}"]
+    lines += [f"  {name.replace('_', ' ')} {value:,}" for name, value in pool["figures"].items()]
     if pool["takes_one_request"]:
-        tokens, length = pool["tokens"], pool["max_model_len"]
-        figures = f"KV cache size {tokens:,} tokens, maximum concurrency {pool['max_concurrency']:.2f}x"
-        return [*lines, f"  its log: {figures} at {length:,} tokens a request"]
-    needed = exact_bytes(size * pool["blocks_per_request"])
+        tokens = f"KV cache size {pool['tokens']:,} tokens, " if pool["tokens"] is not None else ""
+        figures = f"{tokens}maximum concurrency {pool['max_concurrency']:.2f}x at {length:,} tokens a request"
+        holds = f"it runs {pool['sequences']:,} at once, limited by {pool['limited_by']}"
+        return [*lines, f"  its log: {figures}" if tokens else f"  {figures}", f"  {holds}"]
     longest = f"the longest that fits is {pool['longest_request']:,} tokens" if pool["longest_request"] else "none fits"
+    if size is None or pool["blocks_per_request"] is None:
+        return [*lines, f"  one request of {length:,} tokens does not fit; {longest}"]
+    needed = exact_bytes(size * pool["blocks_per_request"])
     return [*lines, f"  it would not start: a request needs {needed} beside the null block; {longest}"]
 
 

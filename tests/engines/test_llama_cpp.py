@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import kvcalc as api
 from kvcalc.engines.engine import find_engine
-from kvcalc.engines.llama_cpp import LlamaCpp, LlamaCppFlags
+from kvcalc.engines.llama_cpp import LlamaCpp
 from kvcalc.engines.llama_cpp_types import kv_dtype_of
 from kvcalc.errors import KvcalcError
 from kvcalc.model.importers.gguf import GgufHeader
@@ -46,7 +46,7 @@ def allocate(run, spec=None, **flags):
     type_k, type_v = (run.get(f"type_{side}") or printed.get(f"{side}_type", "f16") for side in "kv")
     size = api.size(spec, max(1, n_ctx // n_seq), n_seq, kv_dtype=kv_dtype_of(spec, type_k, type_v))
     own = {"ubatch_size": run["n_ubatch"], "kv_unified": run["unified"], "swa_full": run["swa_full"]}
-    return LlamaCpp(LlamaCppFlags(ctx_size=n_ctx, flash_attn=bool(run["flash_attn"]), **own, **flags)).allocate(size)
+    return LlamaCpp(ctx_size=n_ctx, flash_attn=bool(run["flash_attn"]), **own, **flags).allocate(size)
 
 
 def assert_printed(allocation, run):
@@ -115,7 +115,7 @@ def test_catalogue_models_are_those_that_llama_cpp_ran():
         size = api.size(api.load(run["model"]), run["n_ctx"] // run["n_seq"], run["n_seq"])
         own = {"ubatch_size": run["n_ubatch"], "kv_unified": run["unified"], "swa_full": run["swa_full"]}
         if {one["k_type"] for one in run["caches"]} <= {"f16"}:
-            assert_printed(LlamaCpp(LlamaCppFlags(ctx_size=run["n_ctx"], **own)).allocate(size), run)
+            assert_printed(LlamaCpp(ctx_size=run["n_ctx"], **own).allocate(size), run)
             compared += 1
     assert compared >= 20
 
@@ -124,7 +124,7 @@ def test_catalogue_models_are_those_that_llama_cpp_ran():
 def test_cells_of_a_slot(slots, cells):
     """10,000 tokens, by hand: padded to 10,240, divided, and padded again."""
     size = api.size("llama-3-8b", 10000 // slots, slots)
-    allocation = LlamaCpp(LlamaCppFlags(ctx_size=10000)).allocate(size)
+    allocation = LlamaCpp(ctx_size=10000).allocate(size)
     assert [(part.cells, part.streams) for part in allocation.parts] == [(cells, slots)]
     assert allocation.allocated_bytes == cells * slots * 131072
 
@@ -144,7 +144,7 @@ def test_three_slots_that_cost_more_than_four(kvcalc):
 def test_whatever_is_asked_fits_and_more_never_costs_less(total, slots, unified, model):
     def held(total):
         size = api.size(model, max(1, total // slots), slots)
-        return LlamaCpp(LlamaCppFlags(ctx_size=total, kv_unified=unified)).allocate(size)
+        return LlamaCpp(ctx_size=total, kv_unified=unified).allocate(size)
 
     allocation = held(total)
     cells = [part.cells for part in allocation.parts if part.name == "full"]
@@ -223,7 +223,7 @@ def test_a_gguf_whose_layers_all_slide():
     """Printed for gemma3 of 4 layers, 3 slots and 3,000 tokens: 1,024 cells, K and V 48.00 MiB each."""
     metadata = RUNS["models"]["gemma-3-27b"]["metadata"] | {"block_count": 4}
     size = api.size(spec_from("gemma3", metadata), 1000, 3)
-    [part] = LlamaCpp(LlamaCppFlags(ctx_size=3000)).allocate(size).parts
+    [part] = LlamaCpp(ctx_size=3000).allocate(size).parts
     assert (part.name, part.layers, part.cells, part.streams) == ("window", 4, 1024, 3)
     assert part.tensors == {"K": 48 * MIB, "V": 48 * MIB}
 

@@ -61,15 +61,16 @@ def test_a_model_becomes_the_layers_that_vllm_was_asked_about(name):
     model, asked, flags = MODELS[name]
     case, expected = CASES[name]["case"], CASES[name]["answer"]
     size = kvcalc.size(model, case["max_model_len"], **asked)
-    held = find_engine("vllm", {**flags, "kv_cache_memory": case["available_bytes"]}).allocate(size)
-    assert held.allocated_bytes == expected["needed_bytes_one_request"]
-    assert held.pool["takes_one_request"] == ("error" not in expected)
+    engine = find_engine("vllm", flags)
+    assert engine.allocate(size).allocated_bytes == expected["needed_bytes_one_request"]
+    pool = engine.capacity(size, case["available_bytes"])
+    assert pool.takes_one_request == ("error" not in expected)
     if "error" in expected:
-        assert f"maximum model length is {held.pool['longest_request']}." in expected["error"]
+        assert f"maximum model length is {pool.longest_request}." in expected["error"]
         return
     keys = {"num_blocks": "num_blocks", "bytes_per_block": "bytes_per_block"}
     keys |= {"kv_cache_size_tokens": "tokens", "max_concurrency": "max_concurrency"}
-    assert {there: held.pool[here] for there, here in keys.items()} == {there: expected[there] for there in keys}
+    assert {there: getattr(pool, here) for there, here in keys.items()} == {there: expected[there] for there in keys}
 
 
 @pytest.mark.parametrize("name", WHOLE_MODELS)
@@ -78,12 +79,13 @@ def test_caches_of_vllms_own_layer_classes_are_planned_alike(name):
     one = WHOLE_MODELS[name]
     case, expected = one["case"], one["answer"]
     size = kvcalc.size(one["model"], case["max_model_len"], **one["asked"])
-    held = find_engine("vllm", {**one["flags"], "kv_cache_memory": case["available_bytes"]}).allocate(size)
-    assert held.allocated_bytes == expected["needed_bytes_one_request"]
+    engine = find_engine("vllm", one["flags"])
+    assert engine.allocate(size).allocated_bytes == expected["needed_bytes_one_request"]
+    pool = engine.capacity(size, case["available_bytes"])
     keys = {"num_blocks": "num_blocks", "bytes_per_block": "bytes_per_block"}
     keys |= {"tokens": "kv_cache_size_tokens", "max_concurrency": "max_concurrency"}
-    assert {here: held.pool[here] for here in keys} == {here: expected[there] for here, there in keys.items()}
-    assert held.pool["groups"] == len(expected["groups"])
+    assert {here: getattr(pool, here) for here in keys} == {here: expected[there] for here, there in keys.items()}
+    assert pool.figures["kv_cache_groups"] == len(expected["groups"])
 
 
 def test_what_a_request_of_deepseek_v4_claims():
@@ -94,8 +96,8 @@ def test_what_a_request_of_deepseek_v4_claims():
     """
 
     def claimed(tokens):
-        held = find_engine("vllm", {"kv_cache_memory": 10**10}).allocate(kvcalc.size("deepseek-v4-flash", tokens))
-        return held.pool["blocks_per_request"] * 22 * (37440 + 8640 + 1728) / GIB
+        pool = find_engine("vllm").capacity(kvcalc.size("deepseek-v4-flash", tokens), 10**10)
+        return pool.blocks_per_request * 22 * (37440 + 8640 + 1728) / GIB
 
     assert round(claimed(30000), 2) == 6.66
     assert claimed(13528) < 5.445
@@ -122,9 +124,9 @@ def test_mamba_1_keeps_no_columns_for_draft_tokens():
 def test_two_stages_of_unequal_layers_take_the_blocks_of_the_fuller():
     """61 layers over two stages: 31 and 30; MLA takes 64 tokens x 576 values x 2 bytes a layer."""
     size = kvcalc.size("deepseek-v3", 4096, pp=2)
-    held = find_engine("vllm", {"kv_cache_memory": 10**9}).allocate(size)
-    assert held.allocated_bytes == 4096 * 31 * 576 * 2
-    assert held.pool["num_blocks"] == 10**9 // (64 * 31 * 576 * 2)
+    engine = find_engine("vllm")
+    assert engine.allocate(size).allocated_bytes == 4096 * 31 * 576 * 2
+    assert engine.capacity(size, 10**9).num_blocks == 10**9 // (64 * 31 * 576 * 2)
 
 
 @pytest.mark.parametrize(
@@ -138,8 +140,8 @@ def test_two_stages_of_unequal_layers_take_the_blocks_of_the_fuller():
     ],
 )
 def test_prefix_caching_keeps_more_of_a_state(model, asked, blocks, block_size):
-    pool = find_engine("vllm", {"kv_cache_memory": 10**10}).allocate(kvcalc.size(model, 262144, **asked)).pool
-    assert (pool["blocks_per_request"], pool["block_sizes"]) == (blocks, [block_size])
+    pool = find_engine("vllm").capacity(kvcalc.size(model, 262144, **asked), 10**10)
+    assert (pool.blocks_per_request, pool.block_tokens) == (blocks, (block_size,))
 
 
 def test_data_parallel_ranks_share_the_requests():
@@ -162,30 +164,30 @@ def test_a_log_says_what_is_computed(log, spec_file):
     model = spec_file(log["model"]) if "\n" in log["model"] else log["model"]
     size = kvcalc.size(str(model), log["ctx"], **log.get("kvcalc", {}))
     pools = [_held(size, log, low) for low in (True, False)]
-    groups = pools[0]["groups"]
+    groups = pools[0].figures["kv_cache_groups"]
     printed, figures = log.get("printed"), log["log"]
-    block = max(pools[0]["block_sizes"])
-    blocks = set(range(pools[0]["num_blocks"], pools[1]["num_blocks"] + 1))
+    block = max(pools[0].block_tokens)
+    blocks = set(range(pools[0].num_blocks, pools[1].num_blocks + 1))
     if "available_gib" not in log and "tokens" in figures:
         most = figures["tokens"] // block * groups if printed == "groups" else figures["tokens"] // block
         blocks = set(range(most, most + groups if printed == "groups" else most + 1))
     blocks &= {figures.get("blocks", count) for count in blocks}
     tokens = {
         "blocks": lambda count: count * block,
-        "groups": lambda count: count // groups * min(pools[0]["block_sizes"]),
-        "requests": lambda count: int(count / pools[0]["blocks_per_request"] * log["ctx"]),
+        "groups": lambda count: count // groups * min(pools[0].block_tokens),
+        "requests": lambda count: int(count / pools[0].blocks_per_request * log["ctx"]),
     }
     if "tokens" in figures:
         blocks = {count for count in blocks if tokens[printed](count) == figures["tokens"]}
     if "concurrency" in figures:
         concurrency = figures["concurrency"]
-        blocks = {count for count in blocks if round(count / pools[0]["blocks_per_request"], 2) == concurrency}
+        blocks = {count for count in blocks if round(count / pools[0].blocks_per_request, 2) == concurrency}
     assert blocks, pools
-    assert figures.get("block_sizes", pools[0]["block_sizes"]) == pools[0]["block_sizes"]
+    assert figures.get("block_sizes", list(pools[0].block_tokens)) == list(pools[0].block_tokens)
     if "needed_gib" in figures:
-        needed = pools[0]["blocks_per_request"] * pools[0]["bytes_per_block"]
+        needed = pools[0].blocks_per_request * pools[0].bytes_per_block
         assert round(needed / GIB, 2) == figures["needed_gib"]
-        assert pools[1]["longest_request"] == figures["longest"]
+        assert pools[1].longest_request == figures["longest"]
 
 
 def _held(size, log, low):
@@ -193,7 +195,7 @@ def _held(size, log, low):
     available = log.get("available_gib", 1)
     half = 0.005 if isinstance(available, float) else 0
     pool = int((available + (-half if low else half)) * GIB)
-    return find_engine("vllm", {**log.get("engine", {}), "kv_cache_memory": pool}).allocate(size).pool
+    return find_engine("vllm", log.get("engine", {})).capacity(size, pool)
 
 
 SPECS = st.one_of(
@@ -268,7 +270,7 @@ def test_a_window_of_latents_is_never_kept_like_full_attention():
     ("arguments", "said"),
     [
         (("--block-size", "16"), "--block-size is a flag of vllm"),
-        (("--engine", "transformers", "--kv-cache-memory", "40GiB"), "--kv-cache-memory is a flag of vllm"),
+        (("--kv-cache-memory", "40GiB"), "--kv-cache-memory is the pool of an engine"),
         (("--engine", "vllm", "--block-size", "0"), "at least 1"),
         (("--engine", "vllm", "--kv-cache-memory", "40G"), "no amount of memory with its base"),
         (("--engine", "vllm", "--kv-cache-memory", "0GiB"), "from 1 B to 8 EiB"),
