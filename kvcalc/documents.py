@@ -207,6 +207,7 @@ class RatiosDocument(TypedDict):
     bytes_per_sequence: float | None
     total_bytes: float | None
     read_bytes_per_step: float | None
+    allocated_bytes: float | None
 
 
 class CaseDocument(SizeDocument):
@@ -215,11 +216,21 @@ class CaseDocument(SizeDocument):
     ratios: RatiosDocument
 
 
+class DifferenceDocument(TypedDict):
+    """Rules of engines that only one of two cases follows."""
+
+    first: str
+    other: str
+    only_first: list[str]
+    only_other: list[str]
+
+
 class CompareDocument(TypedDict):
-    """kvcalc compare --format json."""
+    """kvcalc compare --format json; `differences` are those of engines, each case against the first."""
 
     schema: str
     cases: list[CaseDocument]
+    differences: list[DifferenceDocument]
 
 
 class ListedModelDocument(TypedDict):

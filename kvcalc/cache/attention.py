@@ -77,17 +77,17 @@ class Kv(Attended, frozen=True, kw_only=True, tag="kv"):
     def query_group(self) -> int:
         return self.kv_heads
 
-    def projection_parameters(self, hidden: int, source: Component | None) -> int:
+    def projection_parameters(self, hidden: int, source: Component | None, sharding: Sharding) -> int:
         """K and V projections, and Q and O where it owns queries; biases and norms as the spec says."""
-        width = self.kv_heads * sum(self.widths)
+        width = sharding.heads(self.kv_heads) * sum(self.widths)
         norm = _norm_parameters(self.qk_norm, self.kv_heads, self.widths[0])
         kept = hidden * width + _bias_parameters(self.bias, width, 0) + norm
-        return kept + self.query_parameters(hidden, self.q_heads or 0, self.bias, self.qk_norm)
+        return kept + self.query_parameters(hidden, self.q_heads or 0, self.bias, self.qk_norm, sharding)
 
-    def query_parameters(self, hidden: int, q_heads: int, bias: Bias, qk_norm: QkNorm) -> int:
+    def query_parameters(self, hidden: int, q_heads: int, bias: Bias, qk_norm: QkNorm, sharding: Sharding) -> int:
         if not q_heads:
             return 0
-        asked, answered = (q_heads * width for width in self.widths)
+        asked, answered = (sharding.heads(q_heads) * width for width in self.widths)
         norm = _norm_parameters(qk_norm, q_heads, self.widths[0])
         return hidden * (asked + answered) + _bias_parameters(bias, asked, hidden) + norm
 
@@ -156,17 +156,18 @@ class Latent(Attended, frozen=True, kw_only=True, tag="latent"):
     def queries(self) -> int | None:
         return self.q_heads
 
-    def projection_parameters(self, hidden: int, source: Component | None) -> int | None:
-        """MLA's projections, with a norm on the latent and one on a low-rank query."""
+    def projection_parameters(self, hidden: int, source: Component | None, sharding: Sharding) -> int | None:
+        """MLA's projections, with a norm on the latent and one on a low-rank query; those down are whole on a rank."""
         if self.q_heads is None or self.nope_head_dim is None or self.v_head_dim is None:
             return None
-        query_width = self.q_heads * (self.nope_head_dim + self.rope_dim)
+        heads = sharding.heads(self.q_heads)
+        query_width = heads * (self.nope_head_dim + self.rope_dim)
         query = hidden * query_width
         if self.q_rank is not None:
             query = self.q_rank * (hidden + 1 + query_width)
         down = hidden * (self.latent_dim + self.rope_dim) + self.latent_dim
-        up = self.latent_dim * self.q_heads * (self.nope_head_dim + self.v_head_dim)
-        return query + down + up + self.q_heads * self.v_head_dim * hidden
+        up = self.latent_dim * heads * (self.nope_head_dim + self.v_head_dim)
+        return query + down + up + heads * self.v_head_dim * hidden
 
 
 class Index(Attended, frozen=True, kw_only=True, tag="index"):
@@ -187,8 +188,11 @@ class Index(Attended, frozen=True, kw_only=True, tag="index"):
     def geometry(self) -> str:
         return f"{self.head_dim} key"
 
-    def projection_parameters(self, hidden: int, source: Component | None) -> int | None:
-        """DeepSeek-V3.2's indexer: queries from the low-rank query, a key with a layer norm, a weight a head."""
+    def projection_parameters(self, hidden: int, source: Component | None, sharding: Sharding) -> int | None:
+        """DeepSeek-V3.2's indexer: queries from the low-rank query, a key with a layer norm, a weight a head.
+
+        Whole on every rank: vllm models/deepseek_v2.py Indexer makes replicated projections.
+        """
         if self.q_heads is None:
             return None
         query = (self.q_rank or hidden) * self.q_heads * self.head_dim
@@ -217,13 +221,13 @@ class Shared(Component, frozen=True, kw_only=True, tag="shared"):
         limits = [limit for limit in (self.top_k or source.top_k, self.window) if limit is not None]
         return min(limits, default=None)
 
-    def projection_parameters(self, hidden: int, source: Component | None) -> int | None:
+    def projection_parameters(self, hidden: int, source: Component | None, sharding: Sharding) -> int | None:
         """Its own Q and O over the heads of the source; nothing where its layer's queries belong to another."""
         if not self.q_heads:
             return 0
         if source is None:
             return None
-        return source.query_parameters(hidden, self.q_heads, self.bias, self.qk_norm)
+        return source.query_parameters(hidden, self.q_heads, self.bias, self.qk_norm, sharding)
 
 
 class Gmu(Component, frozen=True, kw_only=True, tag="gmu"):

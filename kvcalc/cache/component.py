@@ -213,18 +213,30 @@ class Component(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", for
         """Named head counts that tensor parallelism divides."""
         return ()
 
-    def query_parameters(self, hidden: int, q_heads: int, bias: Bias, qk_norm: QkNorm) -> int | None:
-        """Parameters of the Q and O projections of `q_heads` heads that read this cache."""
+    def query_parameters(
+        self, hidden: int, q_heads: int, bias: Bias, qk_norm: QkNorm, sharding: Sharding
+    ) -> int | None:
+        """Parameters that one rank holds of the Q and O projections of `q_heads` heads that read this cache."""
         return None
 
-    def projection_parameters(self, hidden: int, source: "Component | None") -> int | None:
-        """Parameters of its own projections, None where its kind gives no formula."""
+    def projection_parameters(self, hidden: int, source: "Component | None", sharding: Sharding) -> int | None:
+        """Parameters of its own projections on the fullest rank, None where its kind gives no formula."""
         return None
 
-    def parameter_count(self, hidden: int, source: "Component | None" = None) -> int | None:
-        """Parameters of this component in a model `hidden` wide; None means unknown."""
-        own = self.projection_parameters(hidden, source) if self.parameters is None else self.parameters
-        return None if own is None else own + self.extra_parameters
+    def parameter_count(self, hidden: int, source: "Component | None" = None, sharding: Sharding = WHOLE) -> int | None:
+        """Parameters that the fullest rank holds of this component in a model `hidden` wide; None means unknown.
+
+        What a spec states as a number is divided among the ranks: it does not say which part is whole on each.
+        """
+        if self.parameters is not None:
+            return sharding.share(self.parameters + self.extra_parameters)
+        own = self.projection_parameters(hidden, source, sharding)
+        return None if own is None else own + sharding.share(self.extra_parameters)
+
+    @property
+    def stated_parameters(self) -> int:
+        """How many of its parameters a spec states as a number, without saying what they are."""
+        return (self.parameters or 0) + abs(self.extra_parameters)
 
 
 class Attended(Component, frozen=True, kw_only=True):

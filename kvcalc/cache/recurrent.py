@@ -31,11 +31,11 @@ class Mamba1(Component, frozen=True, kw_only=True, tag="mamba1"):
     def shared_heads(self) -> tuple[tuple[str, int], ...]:
         return (("inner channels", self.inner),)
 
-    def projection_parameters(self, hidden: int, source: Component | None) -> int:
+    def projection_parameters(self, hidden: int, source: Component | None, sharding: Sharding) -> int:
         """Input, convolution, dt / B / C, output, and the A and D of every channel."""
         rank = self.dt_rank or -(-hidden // 16)
         per_channel = (self.kernel + 1) + (rank + 2 * self.state) + (rank + 1) + self.state + 1
-        return 3 * hidden * self.inner + self.inner * per_channel
+        return sharding.heads(self.inner) * (3 * hidden + per_channel)
 
 
 class Mamba2(Component, frozen=True, kw_only=True, tag="mamba2"):
@@ -61,12 +61,13 @@ class Mamba2(Component, frozen=True, kw_only=True, tag="mamba2"):
     def shared_heads(self) -> tuple[tuple[str, int], ...]:
         return ("state heads", self.heads), ("state groups", self.groups)
 
-    def projection_parameters(self, hidden: int, source: Component | None) -> int:
+    def projection_parameters(self, hidden: int, source: Component | None, sharding: Sharding) -> int:
         """Input (gate, x, B, C, dt), convolution, A, D and dt bias a head, a gated norm, output."""
-        inner = self.heads * self.head_dim
-        convolved = inner + 2 * self.groups * self.state
-        project = hidden * (inner + convolved + self.heads)
-        return project + convolved * (self.kernel + 1) + 3 * self.heads + inner + inner * hidden
+        heads, groups = sharding.heads(self.heads), sharding.heads(self.groups)
+        inner = heads * self.head_dim
+        convolved = inner + 2 * groups * self.state
+        project = hidden * (inner + convolved + heads)
+        return project + convolved * (self.kernel + 1) + 3 * heads + inner + inner * hidden
 
 
 class GatedDelta(Component, frozen=True, kw_only=True, tag="gated_delta"):
@@ -92,11 +93,12 @@ class GatedDelta(Component, frozen=True, kw_only=True, tag="gated_delta"):
     def shared_heads(self) -> tuple[tuple[str, int], ...]:
         return ("key heads", self.k_heads), ("value heads", self.v_heads)
 
-    def projection_parameters(self, hidden: int, source: Component | None) -> int:
+    def projection_parameters(self, hidden: int, source: Component | None, sharding: Sharding) -> int:
         """Gated DeltaNet as in Qwen3-Next: q, k, v, gate, two numbers a head, convolution, norm, output."""
-        keys, values = self.k_heads * self.k_dim, self.v_heads * self.v_dim
-        project = hidden * (2 * keys + 2 * values + 2 * self.v_heads) + values * hidden
-        return project + (2 * keys + values) * self.kernel + 2 * self.v_heads + self.v_dim
+        v_heads = sharding.heads(self.v_heads)
+        keys, values = sharding.heads(self.k_heads) * self.k_dim, v_heads * self.v_dim
+        project = hidden * (2 * keys + 2 * values + 2 * v_heads) + values * hidden
+        return project + (2 * keys + values) * self.kernel + 2 * v_heads + self.v_dim
 
 
 class Linear(Component, frozen=True, kw_only=True, tag="linear"):
@@ -112,9 +114,10 @@ class Linear(Component, frozen=True, kw_only=True, tag="linear"):
     def shared_heads(self) -> tuple[tuple[str, int], ...]:
         return (("state heads", self.heads),)
 
-    def projection_parameters(self, hidden: int, source: Component | None) -> int:
+    def projection_parameters(self, hidden: int, source: Component | None, sharding: Sharding) -> int:
         """Lightning attention as in MiniMax-Text-01: q, k, v, an output gate and its norm, output."""
-        keys, values = self.heads * self.k_dim, self.heads * self.v_dim
+        heads = sharding.heads(self.heads)
+        keys, values = heads * self.k_dim, heads * self.v_dim
         return hidden * (2 * keys + 3 * values) + values
 
 
@@ -130,9 +133,9 @@ class ShortConv(Component, frozen=True, kw_only=True, tag="short_conv"):
     def shared_heads(self) -> tuple[tuple[str, int], ...]:
         return (("channels", self.width),)
 
-    def projection_parameters(self, hidden: int, source: Component | None) -> int:
+    def projection_parameters(self, hidden: int, source: Component | None, sharding: Sharding) -> int:
         """Two gates and the input, the convolution, output."""
-        return 4 * hidden * self.width + self.width * self.kernel
+        return sharding.heads(self.width) * (4 * hidden + self.kernel)
 
 
 class RgLru(Component, frozen=True, kw_only=True, tag="rg_lru"):
@@ -149,13 +152,14 @@ class RgLru(Component, frozen=True, kw_only=True, tag="rg_lru"):
     def shared_heads(self) -> tuple[tuple[str, int], ...]:
         return (("channels", self.width),)
 
-    def projection_parameters(self, hidden: int, source: Component | None) -> int | None:
+    def projection_parameters(self, hidden: int, source: Component | None, sharding: Sharding) -> int | None:
         """Two inputs and an output with biases, the convolution, two block-diagonal gates, one number a channel."""
         if self.heads is None:
             return None
-        project = 3 * hidden * self.width + 2 * self.width + hidden
-        gates = 2 * (self.width * self.width // self.heads + self.width)
-        return project + self.width * (self.kernel + 1) + gates + self.width
+        width = sharding.heads(self.width)
+        project = 3 * hidden * width + 2 * width + hidden
+        gates = 2 * (width * self.width // self.heads + width)
+        return project + width * (self.kernel + 1) + gates + width
 
 
 class Rwkv(Component, frozen=True, kw_only=True, tag="rwkv"):

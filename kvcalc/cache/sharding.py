@@ -28,6 +28,10 @@ class Sharding(msgspec.Struct, frozen=True):
         """Heads on the fullest rank: a head is never cut, and never absent."""
         return -(-heads // self.tp)
 
+    def share(self, count: int) -> int:
+        """The fullest rank's share of `count` things that tensor parallelism divides, whatever they are."""
+        return -(-count // self.tp)
+
     @property
     def stage_ranks(self) -> int:
         """Ranks that share one pipeline stage; decode-context ranks are taken from the tp ranks where they divide."""

@@ -1,17 +1,23 @@
-"""kvcalc compare: models and formats, or two recorded runs."""
+"""kvcalc compare: models, formats and engines, or two recorded runs."""
 
 from collections.abc import Iterator
-from typing import Annotated
+from itertools import product
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
 from kvcalc.cli.emit import emit
+from kvcalc.cli.engine_options import EngineOptions
+from kvcalc.cli.engines import ask_engines
 from kvcalc.cli.options import Models, OutputOptions, RequestOptions, ShardingOptions, complete_format, verb
-from kvcalc.cli.request import ask_about, load_asked
+from kvcalc.cli.request import Asked, ask_about, load_asked
 from kvcalc.errors import KvcalcError
 from kvcalc.sizing.need import default_context
 from kvcalc.units import parse_percent
+
+if TYPE_CHECKING:
+    from kvcalc.engines.engine import Engine
 
 KvDtypes = Annotated[
     list[str] | None,
@@ -32,18 +38,28 @@ FailOn = Annotated[
 @verb
 def compare(
     models: Models,
+    *,
     request: RequestOptions,
+    engine: EngineOptions,
     sharding: ShardingOptions,
     output: OutputOptions,
     kv_dtype: KvDtypes = None,
     fail_on: FailOn = None,
 ) -> int:
-    """Models or formats side by side, with ratios to the first; or two runs that kvcalc profile recorded."""
+    """Models, formats or engines side by side, with ratios to the first; or two runs that kvcalc profile recorded."""
     if _are_runs(models):
-        flags = [*_given(request), *_given(sharding), *(["--kv-dtype"] if kv_dtype else [])]
+        flags = [*_given(request), *_given(engine), *_given(sharding), *(["--kv-dtype"] if kv_dtype else [])]
         return _compare_runs(models, flags, fail_on, output)
     if fail_on is not None:
         raise KvcalcError("--fail-on judges two recorded runs, not models", "kvcalc compare old.json new.json")
+    if engine.engine is not None:
+        engines_asked = [
+            one
+            for model, form in product(models, _formats(kv_dtype))
+            for one in ask_engines(model, request, form, engine, sharding)
+        ]
+        return _compare_engines(engines_asked, engine.kv_cache_memory, output)
+    engine.refuse_others(())
     from kvcalc.sizing.compare import compare_report
 
     specs = [load_asked(model, request) for model in models]
@@ -51,6 +67,18 @@ def compare(
     asked = [ask_about(spec, request, form, sharding, context) for spec in specs for form in _formats(kv_dtype)]
     notes = tuple(dict.fromkeys(note for one in asked for note in one.notes))
     emit(compare_report([one.size for one in asked]), output, notes)
+    return 0
+
+
+def _compare_engines(asked: "list[tuple[Asked, Engine]]", memory: int | None, output: OutputOptions) -> int:
+    """Every model in every format in every engine; what differs is said against the first."""
+    from kvcalc.engines.compare import Case, compare_engines
+
+    cases = [
+        Case(one.size, engine.allocate(one.size), None if memory is None else engine.capacity(one.size, memory))
+        for one, engine in asked
+    ]
+    emit(compare_engines(cases), output, tuple(dict.fromkeys(note for one, _ in asked for note in one.notes)))
     return 0
 
 

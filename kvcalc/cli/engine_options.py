@@ -1,12 +1,14 @@
 """The flags of engines, with their own names and meanings: each needs its `--engine`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Annotated, Any, ClassVar
 
 import msgspec
 import typer
 
 from kvcalc.cli.llama_cpp import LlamaCppOptions
+from kvcalc.cli.options import given_in
+from kvcalc.errors import KvcalcError
 from kvcalc.units import parse_memory, parse_share, parse_tokens
 
 
@@ -80,11 +82,27 @@ class EngineOptions(msgspec.Struct, frozen=True):
     vllm: VllmOptions = VllmOptions()
     llama_cpp: LlamaCppOptions = LlamaCppOptions()
 
-    def given(self) -> dict[str, Any]:
-        """The engines' own flags that somebody gave, by name."""
-        return {name: value for group in (self.vllm,) for name, value in _given(group)}
+    def own(self, engine: str) -> msgspec.Struct | None:
+        """The group of an engine's own flags, None where it has none here."""
+        return getattr(self, GROUPS[engine]) if engine in GROUPS else None
+
+    def given(self, engine: str) -> dict[str, Any]:
+        """The flags of that engine that somebody gave, by name."""
+        group = self.own(engine)
+        return {} if group is None else given_in(group)
+
+    def only(self, text: str, engine: str) -> "EngineOptions":
+        """For one of several engines: its own flags, and what holds for all."""
+        kept = {GROUPS[engine]: self.own(engine)} if engine in GROUPS else {}
+        return EngineOptions(engine=text, kv_cache_memory=self.kv_cache_memory, **kept)  # type: ignore[arg-type]
+
+    def refuse_others(self, engines: Collection[str]) -> None:
+        """KvcalcError for a flag of an engine that is not one of `engines`."""
+        for owner in GROUPS:
+            if owner not in engines and self.given(owner):
+                flag = next(iter(self.given(owner))).replace("_", "-")
+                raise KvcalcError(f"--{flag} is a flag of {owner}", f"add --engine {owner}, or leave it out")
 
 
-def _given(group: msgspec.Struct) -> list[tuple[str, Any]]:
-    values = msgspec.structs.asdict(group).items()
-    return [(name, value) for name, value in values if value is not None]
+GROUPS = {"vllm": "vllm", "llama.cpp": "llama_cpp"}
+"""Where the flags of each engine stand."""

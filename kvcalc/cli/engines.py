@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kvcalc.cli.engine_options import EngineOptions
-from kvcalc.cli.llama_cpp import ask_llama_cpp, refuse_without_engine
+from kvcalc.cli.llama_cpp import ask_llama_cpp
 from kvcalc.cli.options import RequestOptions, ShardingOptions, count_or
 from kvcalc.cli.request import Asked, ask
 from kvcalc.errors import KvcalcError
@@ -30,19 +30,35 @@ def ask_engine(
 
     KvcalcError for a flag of another engine.
     """
-    flags = options.given()
-    if options.engine is None and not flags:
-        refuse_without_engine(options.llama_cpp)
+    from kvcalc.engines.engine import find_engine
+
+    if options.engine is None:
+        options.refuse_others(())
         if options.kv_cache_memory is not None:
             raise KvcalcError("--kv-cache-memory is the pool of an engine", "add --engine vllm, or leave it out")
         return ask(model, request, kv_dtype, sharding), None
-    from kvcalc.engines.engine import find_engine
-
-    name = find_engine(options.engine, flags).name
+    name = find_engine(options.engine).name
+    options.refuse_others([name])
     _refuse_spellings(request, name)
     ask_for: _Asker = _ASKERS.get(name, _ask_plain)
     asked, own = ask_for(model, request, kv_dtype, options, sharding)
-    return asked, find_engine(options.engine, flags | own)
+    return asked, find_engine(options.engine, own)
+
+
+def ask_engines(
+    model: str, request: RequestOptions, kv_dtype: str, options: EngineOptions, sharding: ShardingOptions
+) -> "list[tuple[Asked, Engine]]":
+    """The same for several engines behind commas: each takes of the flags those that are its own."""
+    from kvcalc.engines.engine import find_engine
+
+    texts = [text.strip() for text in (options.engine or "").split(",")]
+    names = [find_engine(text).name for text in texts]
+    options.refuse_others(names)
+    asked = []
+    for text, name in zip(texts, names, strict=True):
+        size, engine = ask_engine(model, request, kv_dtype, options.only(text, name), sharding)
+        asked += [] if engine is None else [(size, engine)]
+    return asked
 
 
 def _refuse_spellings(request: RequestOptions, engine: str) -> None:
@@ -56,8 +72,8 @@ def _refuse_spellings(request: RequestOptions, engine: str) -> None:
 def _ask_plain(
     model: str, request: RequestOptions, kv_dtype: str, options: EngineOptions, sharding: ShardingOptions
 ) -> tuple[Asked, dict[str, Any]]:
-    refuse_without_engine(options.llama_cpp)
-    return ask(model, request, kv_dtype, sharding), {}
+    asked = ask(model, request, kv_dtype, sharding)
+    return asked, {} if options.engine is None else options.given(options.engine.partition("@")[0].strip().casefold())
 
 
 def _ask_vllm(
@@ -68,8 +84,8 @@ def _ask_vllm(
     plain = msgspec.structs.replace(request, max_num_seqs=None)
     if plain.ctx is None:
         plain = msgspec.structs.replace(plain, ctx=plain.max_model_len, max_model_len=None)
-    asked, _ = _ask_plain(model, plain, kv_dtype, options, sharding)
-    return asked, {} if most is None else {"max_num_seqs": count_or(most, "--max-num-seqs", 1)}
+    asked, own = _ask_plain(model, plain, kv_dtype, options, sharding)
+    return asked, own if most is None else {**own, "max_num_seqs": count_or(most, "--max-num-seqs", 1)}
 
 
 def _ask_slots(

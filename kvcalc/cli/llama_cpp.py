@@ -41,17 +41,6 @@ class LlamaCppOptions(msgspec.Struct, frozen=True):
         typer.Option("--spec-draft-n-max", "--draft-max", metavar="N", help="Draft tokens of speculation."),
     ] = None
 
-    def given(self) -> list[str]:
-        """The flags that somebody gave, as they are spelled in full."""
-        values = {name: getattr(self, name) for name in self.__struct_fields__}
-        return [f"--{name.replace('_', '-')}" for name, value in values.items() if value not in (None, False)]
-
-
-def refuse_without_engine(options: LlamaCppOptions) -> None:
-    """KvcalcError where a flag of llama.cpp was given to something else."""
-    if options.given():
-        raise KvcalcError(f"{options.given()[0]} is a flag of llama.cpp", "add --engine llama.cpp, or leave it out")
-
 
 def ask_llama_cpp(
     model: str, request: RequestOptions, kv_dtype: str, options: LlamaCppOptions, sharding: ShardingOptions

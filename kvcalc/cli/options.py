@@ -216,6 +216,14 @@ def _flags_of(group: type[msgspec.Struct]) -> Iterator[inspect.Parameter]:
         )
 
 
+def given_in(group: msgspec.Struct) -> dict[str, Any]:
+    """The flags of a group that somebody gave, by name."""
+    values = msgspec.structs.asdict(group)
+    return {
+        field.name: values[field.name] for field in msgspec.structs.fields(group) if values[field.name] != field.default
+    }
+
+
 def tokens_or(text: str | None, flag: str, default: int) -> int:
     """The tokens that a flag gives, or the default."""
     return default if text is None else parse_tokens(text, flag)

@@ -126,6 +126,14 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     name: ClassVar[str]
     versions: ClassVar[tuple[str, ...]]
     """Releases whose code the rules were read in, newest first."""
+    is_plain: ClassVar[bool] = False
+    """Whether it stands for no engine at all."""
+    spreads_layers: ClassVar[bool] = False
+    """Whether it splits layers over the cards of a machine by itself, so that there are no ranks."""
+    kv_formats: ClassVar[tuple[str, ...]] = ("fp8", "nvfp4")
+    """Smaller formats of the cache that may be tried where one does not fit, the largest first."""
+    weight_formats: ClassVar[tuple[str, ...]] = ("fp8", "nvfp4")
+    """The same for the weights."""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "version", self.version or self.versions[0])
@@ -171,30 +179,18 @@ def engine_classes() -> dict[str, type[Engine]]:
     return {engine.name: engine for engine in (Transformers, Vllm, LlamaCpp)}
 
 
-def find_engine(text: str | None, flags: Mapping[str, Any] | None = None) -> Engine:
+def find_engine(text: str, flags: Mapping[str, Any] | None = None) -> Engine:
     """The engine called NAME or NAME@VERSION, with the values of its own flags.
 
-    KvcalcError for a version whose rules are not known, and for a flag that is another engine's.
+    KvcalcError for a version whose rules are not known.
     """
     engines = engine_classes()
-    name, _, version = (text or "").strip().partition("@")
-    name = name.casefold()
-    for flag in flags or {}:
-        check_taker(flag, [name], engines)
+    name, _, version = text.strip().casefold().partition("@")
     if name not in engines:
         raise UnknownNameError("engine", name, engines, f"--engine takes {', '.join(engines)}")
     engine = engines[name]
     release = engine.release(version) if version else engine.versions[0]
     if release is None:
-        raise KvcalcError(
-            f"--engine {text}: rules are known for {name} {engine.known_versions()}", f"use --engine {name}"
-        )
+        message = f"--engine {text}: rules are known for {name} {engine.known_versions()}"
+        raise KvcalcError(message, f"use --engine {name}")
     return engine(version=release, **(flags or {}))
-
-
-def check_taker(flag: str, names: list[str], engines: Mapping[str, type[Engine]]) -> None:
-    """KvcalcError where none of the engines called `names` has that flag."""
-    takers = [one for one, engine in engines.items() if flag in engine.flags()]
-    if not set(takers) & set(names):
-        whose = f"a flag of {' and '.join(takers)}"
-        raise KvcalcError(f"--{flag.replace('_', '-')} is {whose}", f"add --engine {takers[0]}, or leave it out")

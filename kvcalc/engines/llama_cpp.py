@@ -57,6 +57,9 @@ class LlamaCpp(Engine, frozen=True, kw_only=True):
 
     name: ClassVar[str] = NAME
     versions: ClassVar[tuple[str, ...]] = ("b11549",)
+    spreads_layers: ClassVar[bool] = True
+    kv_formats: ClassVar[tuple[str, ...]] = ("q8_0", "q5_1", "q4_0")
+    weight_formats: ClassVar[tuple[str, ...]] = ("q8_0", "q5_0", "q4_0")
 
     def allocate(self, size: CacheSize) -> Allocation:
         """What a context holds, in bytes, for all slots; KvcalcError for what llama.cpp refuses."""

@@ -53,6 +53,7 @@ class Transformers(Engine, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "transformers"
     versions: ClassVar[tuple[str, ...]] = ("5.24.0",)
+    kv_formats: ClassVar[tuple[str, ...]] = ()
 
     def allocate(self, size: CacheSize) -> Allocation:
         """What a DynamicCache holds, in bytes, for the whole batch on one device."""

@@ -1,10 +1,11 @@
-"""Parameter counts from a spec: all of them, and those that one token passes through."""
+"""Parameter counts from a spec: all of them, those that one token passes through, and those of one rank."""
 
 from collections.abc import Iterable
 
 import msgspec
 
 from kvcalc.cache.component import Component
+from kvcalc.cache.sharding import WHOLE, Sharding
 from kvcalc.errors import KvcalcError
 from kvcalc.model.spec import Layer, Mlp, ModelSpec
 
@@ -19,6 +20,18 @@ class ParameterCount(msgspec.Struct, frozen=True):
     total: int | None
     active: int | None
     unknown: str = ""
+
+
+class StageCount(msgspec.Struct, frozen=True):
+    """Parameters on the fullest rank of one pipeline stage.
+
+    `kept` are those that quantisers leave in the model's format: embeddings, the LM head, norms and routers.
+    `stated` are those that the spec gives as a number, without saying what they are.
+    """
+
+    total: int
+    kept: int
+    stated: int
 
 
 class _UnknownError(Exception):
@@ -39,11 +52,31 @@ def count_parameters(spec: ModelSpec) -> ParameterCount:
         return ParameterCount(total, None, str(missing))
 
 
+def count_stage(spec: ModelSpec, layers: tuple[int, int], sharding: Sharding, experts: Sharding) -> StageCount | None:
+    """The parameters of the stage that holds `layers` (first, last plus one), None where the spec lacks a size.
+
+    The first stage has the embedding, the last one the LM head and the norm before it; a table that is both stands
+    on either of two stages. Tables are cut by rows of the vocabulary, positions and norms are whole on every rank.
+    Routed experts lie as in `Mlp.parameter_count`.
+    """
+    first, end = layers[0], min(layers[1], len(spec.layers))
+    held = spec.layers[first:end] + (spec.encoder if first == 0 else ())
+    try:
+        tally = _Tally(spec, active=False, sharding=sharding, experts=experts)
+        inside = tally.count_layers(first, end)
+        tables = tally.tables(first == 0, end == len(spec.layers))
+    except _UnknownError:
+        return None
+    ends = sharding.share(spec.extra_parameters) if first == 0 else 0
+    stated = sum(sharding.share(layer.stated_parameters) for layer in held) + abs(ends)
+    return StageCount(inside + tables + ends, tally.kept(held) + tables, stated)
+
+
 class _Tally:
     """One pass over a model, counting a block that several layers share once."""
 
-    def __init__(self, spec: ModelSpec, active: bool) -> None:
-        self.spec, self.active = spec, active
+    def __init__(self, spec: ModelSpec, active: bool, sharding: Sharding = WHOLE, experts: Sharding = WHOLE) -> None:
+        self.spec, self.active, self.sharding, self.experts = spec, active, sharding, experts
         if spec.hidden_size is None:
             raise _UnknownError("the spec states no hidden_size")
         self.hidden = spec.hidden_size
@@ -52,16 +85,35 @@ class _Tally:
         self.seen: dict[tuple[int, tuple[int, ...]], int] = {}
 
     def count(self) -> int:
-        layers = sum(self._layer(index, layer) for index, layer in enumerate(self.spec.layers))
-        encoder = sum(self._layer(-1, layer) for layer in self.spec.encoder)
-        return layers + encoder + self._outside()
+        return self.count_layers(0, len(self.spec.layers)) + self._outside()
+
+    def count_layers(self, first: int, end: int) -> int:
+        """Those of some layers; the encoder stands before the first one."""
+        encoder = sum(self._layer(-1, layer) for layer in self.spec.encoder) if first == 0 else 0
+        return encoder + sum(self._layer(index, self.spec.layers[index]) for index in range(first, end))
+
+    def kept(self, layers: Iterable[Layer]) -> int:
+        """Norms and routers of `layers`, which no rank shares with another."""
+        routers = sum(layer.mlp.router_parameters(self.hidden) for layer in layers if layer.mlp)
+        return routers + sum(self._norms(layer) for layer in layers)
+
+    def tables(self, is_first: bool, is_last: bool) -> int:
+        """Embeddings, positions, looked-up rows and the LM head with its norm, on one rank of a stage."""
+        spec, rows = self.spec, self.sharding.share(self._vocabulary())
+        reads = is_first * (rows + spec.position_embeddings) * self.hidden
+        looked_up = is_first * self.sharding.share(spec.lookup_parameters)
+        has_own_head = is_last and not (spec.tie_embeddings and is_first)
+        return reads + looked_up + (has_own_head * rows + is_last * spec.final_norm_vectors) * self.hidden
+
+    def _vocabulary(self) -> int:
+        if self.spec.vocab_size is None:
+            raise _UnknownError("the spec states no vocab_size")
+        return self.spec.vocab_size
 
     def _outside(self) -> int:
-        spec = self.spec
-        if spec.vocab_size is None:
-            raise _UnknownError("the spec states no vocab_size")
-        multiplied = (spec.vocab_size + spec.final_norm_vectors) * self.hidden + spec.extra_parameters
-        input_rows = spec.position_embeddings + (0 if spec.tie_embeddings else spec.vocab_size)
+        spec, rows = self.spec, self._vocabulary()
+        multiplied = (rows + spec.final_norm_vectors) * self.hidden + spec.extra_parameters
+        input_rows = spec.position_embeddings + (0 if spec.tie_embeddings else rows)
         return multiplied + (0 if self.active else input_rows * self.hidden + spec.lookup_parameters)
 
     def _layer(self, index: int, layer: Layer) -> int:
@@ -75,22 +127,27 @@ class _Tally:
         return self.seen[key]
 
     def _count_layer(self, index: int, layer: Layer) -> int:
-        norms = self.spec.norm_vectors if layer.norm_vectors is None else layer.norm_vectors
         _refuse_without_queries(layer.components)
         mixers = sum(
             self._component(one, self.sources.get((index, position))) for position, one in enumerate(layer.components)
         )
-        return mixers + self._mlp(layer.mlp) + norms * self.hidden + layer.extra_parameters
+        return mixers + self._mlp(layer.mlp) + self._norms(layer) + self.sharding.share(layer.extra_parameters)
+
+    def _norms(self, layer: Layer) -> int:
+        return self.hidden * (self.spec.norm_vectors if layer.norm_vectors is None else layer.norm_vectors)
 
     def _component(self, component: Component, source: Component | None) -> int:
         if self._is_repeat(component.weights):
             return 0
-        return _known(component.parameter_count(self.hidden, source), f"`{component.name}` ({component.kind})")
+        return _known(
+            component.parameter_count(self.hidden, source, self.sharding), f"`{component.name}` ({component.kind})"
+        )
 
     def _mlp(self, mlp: Mlp | None) -> int:
         if mlp is None or self._is_repeat(mlp.weights):
             return 0
-        count = mlp.active_parameters(self.hidden) if self.active else mlp.parameter_count(self.hidden)
+        held = mlp.parameter_count(self.hidden, self.sharding, self.experts)
+        count = mlp.active_parameters(self.hidden) if self.active else held
         return _known(count, "an mlp")
 
     def _is_repeat(self, weights: str | None) -> bool:

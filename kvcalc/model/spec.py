@@ -10,6 +10,7 @@ import msgspec
 
 from kvcalc.cache.component import Component, Count, CountOrZero, ExtraParameters, Parameters, contradiction
 from kvcalc.cache.kinds import AnyComponent
+from kvcalc.cache.sharding import WHOLE, Sharding
 
 
 class Mlp(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
@@ -22,25 +23,36 @@ class Mlp(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_un
     extra_parameters: ExtraParameters = 0
     weights: Annotated[str, msgspec.Meta(min_length=1, max_length=100)] | None = None
 
-    def parameter_count(self, hidden: int) -> int | None:
-        """All its parameters in a model `hidden` wide; None means unknown."""
-        return self._with_extra(self._all(hidden))
+    def parameter_count(self, hidden: int, sharding: Sharding = WHOLE, experts: Sharding = WHOLE) -> int | None:
+        """Its parameters on the fullest rank in a model `hidden` wide; None means unknown.
+
+        Routed experts lie on the `ep` ranks of `experts`, each of them cut over its `tp`.
+        """
+        if self.parameters is not None:
+            return sharding.share(self.parameters + self.extra_parameters)
+        own = self._all(hidden, sharding, experts)
+        return None if own is None else own + sharding.share(self.extra_parameters)
 
     def active_parameters(self, hidden: int) -> int | None:
         """The parameters that one token passes through."""
-        return self._with_extra(self._all(hidden))
+        return self.parameter_count(hidden)
 
-    def _with_extra(self, own: int | None) -> int | None:
-        own = own if self.parameters is None else self.parameters
-        return None if own is None else own + self.extra_parameters
+    def router_parameters(self, hidden: int) -> int:
+        """Parameters of what chooses among experts, whole on every rank."""
+        return 0
 
-    def _all(self, hidden: int) -> int | None:
-        return self._projections(hidden, self.intermediate_size)
+    @property
+    def stated_parameters(self) -> int:
+        """How many of its parameters a spec states as a number, without saying what they are."""
+        return (self.parameters or 0) + abs(self.extra_parameters)
 
-    def _projections(self, hidden: int, inner: int | None) -> int | None:
+    def _all(self, hidden: int, sharding: Sharding, experts: Sharding) -> int | None:
+        return self._projections(hidden, self.intermediate_size, sharding)
+
+    def _projections(self, hidden: int, inner: int | None, sharding: Sharding = WHOLE) -> int | None:
         if inner is None:
             return None
-        matrices = 3 if self.gated else 2
+        inner, matrices = sharding.share(inner), 3 if self.gated else 2
         return matrices * hidden * inner + ((matrices - 1) * inner + hidden if self.bias else 0)
 
 
@@ -72,13 +84,16 @@ class Moe(Mlp, frozen=True, kw_only=True, tag="moe"):
             return None
         return (self.experts - self.active) * expert
 
-    def _all(self, hidden: int) -> int | None:
-        expert = self._projections(hidden, self.intermediate_size)
+    def router_parameters(self, hidden: int) -> int:
+        return (self.experts or 0) * (hidden + (1 if self.bias else 0)) if self.router else 0
+
+    def _all(self, hidden: int, sharding: Sharding, experts: Sharding) -> int | None:
+        expert = self._projections(hidden, self.intermediate_size, experts)
         if self.experts is None or expert is None:
             return None
-        router = self.experts * (hidden + (1 if self.bias else 0)) if self.router else 0
-        shared = self._projections(hidden, self.shared_intermediate_size or self.intermediate_size) or 0
-        return self.experts * expert + router + self.shared * shared
+        held = -(-self.experts // experts.ep) * expert
+        shared = self._projections(hidden, self.shared_intermediate_size or self.intermediate_size, sharding) or 0
+        return held + self.router_parameters(hidden) + self.shared * shared
 
 
 AnyMlp = Dense | Moe
@@ -164,6 +179,12 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     def shares_weights(self) -> bool:
         """Whether some of its weights are another layer's too."""
         return any(one.weights for one in self.components) or bool(self.mlp and self.mlp.weights)
+
+    @property
+    def stated_parameters(self) -> int:
+        """How many of its parameters a spec states as a number, without saying what they are."""
+        mixers = sum(one.stated_parameters for one in self.components)
+        return mixers + (self.mlp.stated_parameters if self.mlp else 0) + abs(self.extra_parameters)
 
 
 class Read(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ def compare_report(sizes: Sequence[CacheSize]) -> Report:
     """The answer of `kvcalc compare`: one column a case, each figure beside its ratio to the first."""
     first, table = sizes[0], _table(sizes)
     cases: list[CaseDocument] = [{**size_document(size), "ratios": ratios(size, first)} for size in sizes]
-    document: CompareDocument = {"schema": SCHEMA, "cases": cases}
+    document: CompareDocument = {"schema": SCHEMA, "cases": cases, "differences": []}
     return Report(
         document=document,
         title=(
@@ -38,6 +38,7 @@ def ratios(size: CacheSize, first: CacheSize) -> RatiosDocument:
         "bytes_per_sequence": _ratio(size.bytes_per_sequence, first.bytes_per_sequence),
         "total_bytes": _ratio(size.total_bytes, first.total_bytes),
         "read_bytes_per_step": _ratio(size.read_bytes_per_step, first.read_bytes_per_step),
+        "allocated_bytes": None,
     }
 
 

@@ -121,6 +121,11 @@ class CacheSize(msgspec.Struct, frozen=True, dict=True):
         return self.spec.checkpoint if self.workload.weights is None and self.workload.dtype is None else None
 
     @property
+    def weights_are_files(self) -> bool:
+        """Whether the bytes of the weights are those of files, rather than parameters in a format."""
+        return self._weights_in_files is not None
+
+    @property
     def weights_format(self) -> str:
         """The format of the weights; that of the files where they were read and nothing else is asked."""
         if self._weights_in_files is not None:

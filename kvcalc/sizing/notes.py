@@ -132,11 +132,22 @@ def _whole_on_ranks(size: CacheSize) -> dict[int, list[str]]:
 
 
 def _formats(size: CacheSize) -> Iterator[Note]:
-    if size.workload.kv_dtype != AUTO and not any(row.component.keeps_entries for row in size.rows):
-        yield Note("--kv-dtype changes nothing: states follow --state-dtype and --dtype")
+    if size.workload.kv_dtype != AUTO:
+        yield from _unreached(size)
     names = {part for row in size.rows for part in row.format.split(",") if row.component.parts(WHOLE)}
     forms = {find_format(name.rpartition("=")[2]) for name in names}
     yield from (Note(text) for text in sorted({form.note for form in forms if form.note}))
+
+
+def _unreached(size: CacheSize) -> Iterator[Note]:
+    """What --kv-dtype does not reach: states, which may be most of a hybrid's cache."""
+    states = [row for row in size.rows if row.component.states(WHOLE) and not row.component.keeps_entries]
+    if len(states) == len(size.rows):
+        yield Note("--kv-dtype changes nothing: states follow --state-dtype and --dtype")
+    elif states:
+        share = sum(row.fixed_bytes for row in states) / max(1, size.bytes_per_sequence)
+        names = ", ".join(f"`{row.name}`" for row in states)
+        yield Note(f"--kv-dtype does not reach {names}, {share:.0%} of a sequence here: states follow --state-dtype")
 
 
 def _weights(size: CacheSize) -> Iterator[Note]:

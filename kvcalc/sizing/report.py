@@ -156,7 +156,7 @@ def _title(size: CacheSize) -> tuple[str, ...]:
         f"{len(size.layers)} layers: {_stack(size)}",
         f"context {work.context_tokens:,}",
         f"batch {work.batch:,}",
-        f"KV {_formats(size)}",
+        f"KV {kv_formats(size)}",
     )
 
 
@@ -171,7 +171,8 @@ def _stack(size: CacheSize) -> str:
 _MOST_NAMED = 8
 
 
-def _formats(size: CacheSize) -> str:
+def kv_formats(size: CacheSize) -> str:
+    """The formats of what is kept, as one text."""
     names = list(dict.fromkeys(row.format for row in size.rows if row.component.keeps_entries))
     return ", ".join(names) or "-"
 

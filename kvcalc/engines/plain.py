@@ -1,0 +1,27 @@
+"""The need by itself as an engine: nothing is rounded, set aside or shared."""
+
+from typing import ClassVar
+
+from kvcalc.engines.engine import Allocation, Capacity, Card, Engine
+from kvcalc.engines.held import held_capacity
+from kvcalc.sizing.need import CacheSize
+
+
+class Plain(Engine, frozen=True, kw_only=True):
+    """What stands where no engine was named."""
+
+    name: ClassVar[str] = "need"
+    versions: ClassVar[tuple[str, ...]] = ("exact",)
+    is_plain: ClassVar[bool] = True
+
+    def allocate(self, size: CacheSize) -> Allocation:
+        """The need on the fullest rank, in bytes."""
+        return Allocation(self.name, self.version, size.bytes_per_rank, ())
+
+    def capacity(self, size: CacheSize, pool_bytes: int) -> Capacity:
+        """How often the need goes into the memory."""
+        return held_capacity(self.allocate, size, pool_bytes)
+
+    def pool_bytes(self, card: Card) -> int:
+        """All that is left, in bytes."""
+        return card.left_bytes
