@@ -15,7 +15,7 @@ from kvcalc.cache.sharding import WHOLE
 from kvcalc.engines.engine import Allocation, AllocationPart, Capacity, Card, Engine
 from kvcalc.engines.held import held_capacity
 from kvcalc.engines.llama_cpp_devices import Devices
-from kvcalc.engines.llama_cpp_types import DEFAULT_TYPE, NAME, NEED, Types, row_of, sliding_window
+from kvcalc.engines.llama_cpp_types import DEFAULT_TYPE, NAME, NEED, Types, is_from_gguf, row_of, sliding_window
 from kvcalc.errors import KvcalcError
 from kvcalc.sizing.need import CacheSize, components_of
 from kvcalc.units import memory
@@ -127,7 +127,9 @@ class _Context:
         self.placed = [(place, one) for place, layer in enumerate(size.layers) for one in layer.components]
         own = len(size.spec.layers)
         self.main, self.draft = components_of(size.layers[:own]), components_of(size.layers[own:])
-        self.devices = Devices(flags.tensor_split, flags.n_gpu_layers, own + len(size.spec.draft_layers))
+        # A GGUF says which draft layers it holds; of others they are what was counted.
+        drafts = size.spec.draft_layers if is_from_gguf(size.spec) else size.layers[own:]
+        self.devices = Devices(flags.tensor_split, flags.n_gpu_layers, own + len(drafts))
         self.slides = sliding_window(size.spec, self.main)
         self.compressed = [one for one in self.main if one.span.ratio > 1]
         # llama_kv_cache_dsv4 keeps a stream a slot even where --kv-unified gives each of them all cells.

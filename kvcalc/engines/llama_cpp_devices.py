@@ -1,7 +1,7 @@
 """How llama.cpp spreads layers over devices, and so the caches that they keep (`--tensor-split`, `-ngl`).
 
-Read in build b11549: load_tensors of llama-model.cpp for the split; llama_kv_cache and llama_memory_recurrent put caches
-on the device of their layer.
+Read in build b11549: load_tensors of llama-model.cpp for the split; llama_kv_cache and llama_memory_recurrent put a
+cache on the device of its layer.
 """
 
 from bisect import bisect_right

@@ -94,10 +94,15 @@ def sliding_window(spec: ModelSpec, components: list[Component]) -> int:
     attended = [one for one in components if one.keeps_entries and not (one.selects or one.is_encoder_fed)]
     caps = {one.span.cap for one in attended}
     is_ignored = spec.model_type in IGNORES_WINDOW or None not in caps
-    if is_ignored and FROM_GGUF not in (spec.source or ""):
+    if is_ignored and not is_from_gguf(spec):
         return 0
     windows = sorted(cap for cap in caps if cap is not None)
     if len(windows) > 1:
         listed = ", ".join(f"{cap:,}" for cap in windows)
         raise KvcalcError(f"{NAME} has one window a model, not {listed}", NEED)
     return windows[0] if windows else 0
+
+
+def is_from_gguf(spec: ModelSpec) -> bool:
+    """Whether it was read from a GGUF, which says what llama.cpp makes of it."""
+    return FROM_GGUF in (spec.source or "")
