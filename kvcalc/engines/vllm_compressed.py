@@ -14,7 +14,8 @@ import msgspec
 from kvcalc.cache.component import Attended, Component
 from kvcalc.cache.formats import find_format
 from kvcalc.cache.sharding import WHOLE
-from kvcalc.engines.vllm_specs import Latent, PageSpec, Ring, SlidingLatent, cdiv
+from kvcalc.engines.vllm_specs import Latent, PageSpec, SlidingLatent, cdiv
+from kvcalc.engines.vllm_states import Ring
 from kvcalc.errors import KvcalcError
 from kvcalc.sizing.need import CacheSize
 

@@ -17,7 +17,6 @@ from kvcalc.engines.vllm_compressed import compressed_of, index_key_bytes
 from kvcalc.engines.vllm_drafts import DraftTokens
 from kvcalc.engines.vllm_specs import (
     Chunked,
-    Encoder,
     Full,
     Latent,
     PageSpec,
@@ -25,7 +24,7 @@ from kvcalc.engines.vllm_specs import (
     SlidingLatent,
     cdiv,
 )
-from kvcalc.engines.vllm_states import States
+from kvcalc.engines.vllm_states import Encoder, States
 from kvcalc.errors import KvcalcError
 from kvcalc.sizing.need import CacheSize, foreign_sources
 

@@ -63,6 +63,10 @@ class PageSpec(msgspec.Struct, frozen=True, kw_only=True):
         """One spec for all of them, or None where they cannot share a group (`merge`)."""
         return self if all(one == self for one in others) else None
 
+    def clashes(self, others: "Sequence[PageSpec]") -> bool:
+        """Whether vLLM stops, rather than says no, when it is asked to merge them."""
+        return False
+
     def is_uniform_with(self, others: "Sequence[PageSpec]") -> bool:
         """Whether all of them need the same number of pages (`is_uniform_with_collection`)."""
         return all(isinstance(one, type(self)) for one in others)
@@ -139,10 +143,15 @@ class Full(Attention, frozen=True, kw_only=True):
         for one in others:
             if type(one) is not type(self) or one._bare() != bare:
                 return None
-        windows, chunks = ({getattr(one, key) for one in (self, *others)} - {None} for key in ("window", "chunk"))
+        windows, chunks = (_stated(key, (self, *others)) for key in ("window", "chunk"))
         if len(windows) + len(chunks) > 1:
             return None
         return msgspec.structs.replace(self, window=next(iter(windows), None), chunk=next(iter(chunks), None))
+
+    def clashes(self, others: Sequence[PageSpec]) -> bool:
+        # merge_window_sizes raises a ValueError, where all else is an AssertionError that means no.
+        is_plain = all(type(one) is Full for one in (self, *others))
+        return is_plain and max(len(_stated(key, others)) for key in ("window", "chunk")) > 1
 
     def is_uniform_with(self, others: Sequence[PageSpec]) -> bool:
         return all(isinstance(one, Full) for one in others)
@@ -252,24 +261,6 @@ class Chunked(Attention, frozen=True, kw_only=True):
         return all(isinstance(one, Chunked) and one.chunk == self.chunk for one in others)
 
 
-class Encoder(Attention, frozen=True, kw_only=True):
-    """The encoder's tokens, for cross attention."""
-
-    name: ClassVar[str] = "CrossAttentionSpec"
-
-    def request_pages(self, limits: Limits) -> int:
-        return cdiv(limits.encoder_tokens, self.block_size)
-
-
-class Ring(Attention, frozen=True, kw_only=True):
-    """One block a request: the tokens that a compressor has not finished."""
-
-    name: ClassVar[str] = "CircularBufferSpec"
-
-    def request_pages(self, limits: Limits) -> int:
-        return 1
-
-
 def cdiv(count: int, size: int) -> int:
     """Whole pieces of `size` that `count` needs."""
     return -(-count // size)
@@ -282,6 +273,10 @@ def _kept(spec: Attention, block_size: int | None) -> dict[str, Any]:
     if spec.padded_bytes is not None:
         fields["padded_bytes"] = max(spec.padded_bytes, spec.bare_bytes * size // spec.block_size)
     return fields | {"block_size": size}
+
+
+def _stated(key: str, specs: Sequence[Any]) -> set[int]:
+    return {getattr(one, key) for one in specs} - {None}
 
 
 def aligned(count: int, multiple: int | None) -> int:

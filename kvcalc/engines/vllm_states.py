@@ -1,9 +1,30 @@
-"""vLLM's spec of recurrent states: MambaSpec of v1/kv_cache_interface.py, read in vLLM 0.33.0."""
+"""vLLM's specs of what one request keeps however long it is: states, rings, the encoder's tokens.
+
+Read in vLLM 0.33.0, v1/kv_cache_interface.py, under the names that `name` gives.
+"""
 
 from collections.abc import Sequence
 from typing import ClassVar
 
-from kvcalc.engines.vllm_specs import Limits, PageSpec
+from kvcalc.engines.vllm_specs import Attention, Limits, PageSpec, cdiv
+
+
+class Encoder(Attention, frozen=True, kw_only=True):
+    """The encoder's tokens, for cross attention."""
+
+    name: ClassVar[str] = "CrossAttentionSpec"
+
+    def request_pages(self, limits: Limits) -> int:
+        return cdiv(limits.encoder_tokens, self.block_size)
+
+
+class Ring(Attention, frozen=True, kw_only=True):
+    """One block a request: the tokens that a compressor has not finished."""
+
+    name: ClassVar[str] = "CircularBufferSpec"
+
+    def request_pages(self, limits: Limits) -> int:
+        return 1
 
 
 class States(PageSpec, frozen=True, kw_only=True):

@@ -266,6 +266,15 @@ def test_a_window_of_latents_is_never_kept_like_full_attention():
         make_groups([full, window], hybrid=False)
 
 
+def test_windows_of_two_sizes_are_never_kept_like_full_attention():
+    """merge_window_sizes raises a ValueError, which is_kv_cache_spec_uniform lets through: vLLM 0.33 stops."""
+    full = Full(block_size=16, kv_heads=1, head_size=128)
+    windows = [Sliding(block_size=16, kv_heads=1, head_size=128, window=size) for size in (128, 512)]
+    assert make_groups([full, windows[0]], hybrid=False)
+    with pytest.raises(KvcalcError, match="windows of different sizes"):
+        make_groups([full, *windows], hybrid=False)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

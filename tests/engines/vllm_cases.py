@@ -2,8 +2,8 @@
 
 from kvcalc.engines.vllm_groups import make_groups
 from kvcalc.engines.vllm_plan import Planner
-from kvcalc.engines.vllm_specs import Chunked, Encoder, Full, Latent, Limits, Ring, Sliding, SlidingLatent
-from kvcalc.engines.vllm_states import States
+from kvcalc.engines.vllm_specs import Chunked, Full, Latent, Limits, Sliding, SlidingLatent
+from kvcalc.engines.vllm_states import Encoder, Ring, States
 
 KINDS = {
     "full": Full,

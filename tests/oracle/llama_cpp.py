@@ -24,6 +24,8 @@ from typing import Any, ClassVar
 
 from kvcalc.errors import KvcalcError
 
+from . import read_config
+
 TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20, "bf16": 30}
 
 _POINTER, _INT, _UINT, _FLOAT, _BOOL = (
@@ -269,7 +271,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("cases", nargs="+", type=Path, metavar="CASE.json")
     try:
         for path in parser.parse_args(arguments).cases:
-            print(json.dumps(answer(json.loads(path.read_bytes()))), flush=True)
+            print(json.dumps(answer(read_config(path, "give a case"))), flush=True)
     except KvcalcError as error:
         print(f"oracle: {error.message} ({error.hint})", file=sys.stderr)
         return error.exit_code

@@ -4,47 +4,27 @@
 
 FOLDER holds vLLM's source: `pip download --no-deps vllm==0.33.0`, and the wheel unpacked. Its planner, its specs and the
 caches of DeepSeek-V4's layers are loaded from there; whatever else they import is a stand-in without content, so no
-kernel, no GPU and no other package than torch is needed. tests/golden/vllm.json has cases and their answers.
+kernel and no GPU is needed: torch, and transformers where a case names a layer class of DeepSeek-V4 (`"type": "own"`).
+tests/golden/vllm.json and vllm_models.json have cases and their answers; --fill asks all of such a file again.
 """
 
 import argparse
 import contextlib
 import importlib
-import importlib.util
 import json
-import logging
 import os
 import sys
-from abc import ABCMeta
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 from kvcalc.errors import KvcalcError
 
-VARIABLE = "VLLM_SRC"
-
-LOADED = {
-    "vllm.v1.kv_cache_interface",
-    "vllm.v1.kv_cache_layout",
-    "vllm.v1.kv_cache_spec_registry",
-    "vllm.v1.core.kv_cache_config_builder",
-    "vllm.v1.core.kv_cache_planning",
-    "vllm.v1.core.kv_cache_utils",
-    "vllm.utils.math_utils",
-    "vllm.models.deepseek_v4.attention",
-    "vllm.models.deepseek_v4.compressor",
-    "vllm.models.deepseek_v41.attention",
-    "vllm.models.deepseek_v41.compressor",
-    "vllm.models.minimax_m3.common.indexer",
-    "vllm.v1.attention.backends.mla.sparse_swa",
-}
-"""Modules that are what they are; all others of vLLM are stand-ins."""
+from . import read_config
+from .vllm_source import VARIABLE, NoVllmError, Source, fill_in
 
 KINDS = {
     "full": "FullAttentionSpec",
@@ -76,70 +56,6 @@ FIELDS = {
 """Fields of a layer that are its spec's under the same name; a dtype and shapes are read, and all others left out."""
 
 
-class NoVllmError(KvcalcError):
-    """vLLM's source is not there."""
-
-
-class StandIn(ABCMeta):
-    """The type of an empty class: its attributes are empty classes too, and its calls give one, or decorate nothing.
-
-    vLLM's own classes derive from such; they are what they are.
-    """
-
-    def __getattr__(cls, name: str) -> "StandIn":
-        if name.startswith("__") or "is_empty" not in cls.__dict__:
-            raise AttributeError(name)
-        return stand_in(name)
-
-    def __call__(cls, *arguments: Any, **named: Any) -> Any:
-        if "is_empty" not in cls.__dict__:
-            return super().__call__(*arguments, **named)
-        return arguments[0] if len(arguments) == 1 and not named and callable(arguments[0]) else stand_in(cls.__name__)
-
-    def __getitem__(cls, _key: Any) -> "StandIn":
-        return cls
-
-
-def stand_in(name: str) -> StandIn:
-    """An empty class of that name."""
-    return StandIn(name, (), {"is_empty": True})
-
-
-class StandInModule(ModuleType):
-    """A module in which every name is an empty class."""
-
-    __path__: ClassVar[list[str]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        made = stand_in(name)
-        setattr(self, name, made)
-        return made
-
-
-class Source(MetaPathFinder, Loader):
-    """Finds vLLM's modules: those that are loaded in its folder, all others as stand-ins."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> ModuleSpec | None:
-        if name != "vllm" and not name.startswith("vllm."):
-            return None
-        if name in LOADED:
-            return importlib.util.spec_from_file_location(
-                name, self.folder.joinpath(*name.split(".")).with_suffix(".py")
-            )
-        return ModuleSpec(name, self, is_package=True)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return StandInModule(spec.name)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Nothing is in it."""
-
-
 @dataclass(frozen=True)
 class Planner:
     """The modules that answer."""
@@ -160,7 +76,7 @@ def find_planner(folder: str | None = None) -> Planner:
     torch = importlib.import_module("torch")
     if not any(isinstance(finder, Source) for finder in sys.meta_path):
         sys.meta_path.insert(0, Source(root))
-        _fill_in()
+        fill_in()
     specs, planning, capacity = (
         importlib.import_module(f"vllm.v1.{name}")
         for name in ("kv_cache_interface", "core.kv_cache_planning", "core.kv_cache_utils")
@@ -169,36 +85,6 @@ def find_planner(folder: str | None = None) -> Planner:
     builder = importlib.import_module("vllm.v1.core.kv_cache_config_builder")
     vars(builder)["get_kv_cache_config_builder"] = lambda _config: planning.DefaultKVCacheConfigBuilder()
     return Planner(specs, planning, capacity, torch)
-
-
-@dataclass(frozen=True)
-class MultipleOf:
-    """vLLM's own class of this name, in a module that is a stand-in."""
-
-    base: int
-
-
-class _Logger:
-    """A logger whose `info_once` and the like are `info`."""
-
-    def __init__(self, name: str) -> None:
-        self._logger = logging.getLogger(name)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._logger, name.removesuffix("_once"))
-
-
-def _fill_in() -> None:
-    """The few names of stand-in modules that planning really calls."""
-    made = {
-        "vllm.utils.torch_utils": {"get_dtype_size": lambda dtype: dtype.itemsize},
-        "vllm.utils.mem_utils": {"format_gib": lambda size: str(round(size / 2**30, 2))},
-        "vllm.logger": {"init_logger": _Logger},
-        "vllm.v1.attention.backend": {"MultipleOf": MultipleOf},
-        "vllm.v1.hisparse.layout": {"get_hisparse_kv_cache_groups": lambda *_: None},
-    }
-    for module, names in made.items():
-        vars(importlib.import_module(module)).update(names)
 
 
 def _register(specs: ModuleType) -> None:
@@ -358,7 +244,7 @@ LAYERS = {"own": _own_layer}
 
 def fill(path: Path, planner: Planner) -> None:
     """Write the answers of all cases of a file that holds them by name, one a line."""
-    document = json.loads(path.read_bytes())
+    document = read_config(path, "give a file of cases")
     answers = {name: {**one, "answer": plan(one["case"], planner)} for name, one in document["cases"].items()}
     lines = ",\n".join(f"{json.dumps(name)}:{json.dumps(one, separators=(',', ':'))}" for name, one in answers.items())
     path.write_text(f'{{"source":{json.dumps(document["source"])},\n"cases":{{\n{lines}\n}}}}\n')
@@ -376,7 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if asked.fill:
                 fill(path, planner)
             else:
-                print(json.dumps(plan(json.loads(path.read_bytes()), planner)), flush=True)
+                print(json.dumps(plan(read_config(path, "give a case"), planner)), flush=True)
     except KvcalcError as error:
         print(f"oracle: {error.message} ({error.hint})", file=sys.stderr)
         return error.exit_code
