@@ -119,6 +119,7 @@ class PoolDocument(TypedDict):
     bytes_per_block: int | None
     blocks_per_request: int | None
     figures: dict[str, int | float]
+    log: str | None
 
 
 class EngineDocument(TypedDict):

@@ -41,7 +41,7 @@ def _number(figure: Figure | None, unit: int = 1) -> str:
     if figure is None:
         return ""
     value = figure.value / unit
-    return f"{value:,.2f}".rstrip("0").rstrip(".") + "?" * figure.unverified
+    return f"{value:,.2f}".rstrip("0").rstrip(".")
 
 
 def _sources() -> str:

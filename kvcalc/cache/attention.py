@@ -84,6 +84,11 @@ class Kv(Attended, frozen=True, kw_only=True, tag="kv"):
         kept = hidden * width + _bias_parameters(self.bias, width, 0) + norm
         return kept + self.query_parameters(hidden, self.q_heads or 0, self.bias, self.qk_norm, sharding)
 
+    def adapted_widths(self, hidden: int, source: Component | None, sharding: Sharding) -> int:
+        """Of its K and V projections, and of Q and O where it owns queries: vllm lora/layers, in whole and out cut."""
+        kept = 2 * hidden + sharding.heads(self.kv_heads) * sum(self.widths)
+        return kept + (2 * hidden + sharding.heads(self.q_heads) * sum(self.widths) if self.q_heads else 0)
+
     def query_parameters(self, hidden: int, q_heads: int, bias: Bias, qk_norm: QkNorm, sharding: Sharding) -> int:
         if not q_heads:
             return 0

@@ -25,7 +25,6 @@ FormatMap = dict[str, str]
 
 MODEL_FORMAT = "model"
 
-
 RESERVED_LABELS = frozenset({"k", "v", "previous", "kv_cache", "weights"})
 """What `--kv-dtype`, `source:` and the CSV mean by themselves."""
 
@@ -224,14 +223,15 @@ class Component(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", for
         return None
 
     def parameter_count(self, hidden: int, source: "Component | None" = None, sharding: Sharding = WHOLE) -> int | None:
-        """Parameters that the fullest rank holds of this component in a model `hidden` wide; None means unknown.
-
-        What a spec states as a number is divided among the ranks: it does not say which part is whole on each.
-        """
+        """Parameters on the fullest rank in a model `hidden` wide, what is stated as a number cut; None: unknown."""
         if self.parameters is not None:
             return sharding.share(self.parameters + self.extra_parameters)
         own = self.projection_parameters(hidden, source, sharding)
         return None if own is None else own + sharding.share(self.extra_parameters)
+
+    def adapted_widths(self, hidden: int, source: "Component | None", sharding: Sharding) -> int | None:
+        """Numbers in and out of its linear layers on a rank: a LoRA of rank 1 has a weight for each. None: unknown."""
+        return None
 
     @property
     def stated_parameters(self) -> int:

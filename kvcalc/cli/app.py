@@ -48,6 +48,7 @@ _VERBS = {
     "profile": ("kvcalc.cli.profile", "profile"),
     "report": ("kvcalc.cli.report", "report"),
     "models": ("kvcalc.cli.models", "app"),
+    "gpus": ("kvcalc.cli.gpus", "app"),
 }
 _COMPLETION = "_KVCALC_COMPLETE"
 

@@ -58,6 +58,61 @@ class VllmOptions(msgspec.Struct, frozen=True):
     ] = None
 
 
+class SglangOptions(msgspec.Struct, frozen=True):
+    """What changes the pools of SGLang; `--context-length` stands with the workload."""
+
+    PANEL: ClassVar = "SGLang (--engine sglang)"
+    page_size: Annotated[
+        int | None,
+        typer.Option(metavar="TOKENS", help="Tokens of a page (1; DSA 64, V4 256).", parser=tokens("--page-size")),
+    ] = None
+    mem_fraction_static: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="For weights and pools.", parser=share("--mem-fraction-static")),
+    ] = None
+    max_running_requests: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Most requests at once.", parser=count("--max-running-requests")),
+    ] = None
+    max_total_tokens: Annotated[
+        int | None,
+        typer.Option(metavar="TOKENS", help="Most tokens of the pool.", parser=tokens("--max-total-tokens")),
+    ] = None
+    chunked_prefill_size: Annotated[
+        int | None,
+        typer.Option(metavar="TOKENS", help="Tokens of a prefill step.", parser=tokens("--chunked-prefill-size")),
+    ] = None
+    swa_full_tokens_ratio: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE", help="Window tokens for every token (0.8).", parser=share("--swa-full-tokens-ratio")
+        ),
+    ] = None
+    disable_hybrid_swa_memory: Annotated[
+        bool, typer.Option("--disable-hybrid-swa-memory", help="Windows keep every token.")
+    ] = False
+    mamba_full_memory_ratio: Annotated[
+        float | None, typer.Option(metavar="RATIO", help="Memory of states beside that of tokens (0.9).", min=0)
+    ] = None
+    max_mamba_cache_size: Annotated[
+        int | None, typer.Option(metavar="N", help="Slots of states.", parser=count("--max-mamba-cache-size"))
+    ] = None
+    mamba_radix_cache_strategy: Annotated[
+        str | None, typer.Option(metavar="STRATEGY", help="auto, no_buffer, extra_buffer or extra_buffer_lazy.")
+    ] = None
+    disable_radix_cache: Annotated[bool, typer.Option("--disable-radix-cache", help="No prefix caching.")] = False
+    disable_overlap_schedule: Annotated[
+        bool, typer.Option("--disable-overlap-schedule", help="No batch prepared ahead.")
+    ] = False
+    enable_dp_attention: Annotated[
+        bool, typer.Option("--enable-dp-attention", help="--dp of the --tp ranks attend to requests of their own.")
+    ] = False
+    speculative_num_draft_tokens: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Tokens that drafts propose.", parser=count("--speculative-num-draft-tokens")),
+    ] = None
+
+
 class EngineOptions(msgspec.Struct, frozen=True):
     """Which engine, its pool, and the flags of each."""
 
@@ -66,7 +121,9 @@ class EngineOptions(msgspec.Struct, frozen=True):
     engine: Annotated[
         str | None,
         typer.Option(
-            "--engine", metavar="ENGINE", help="What it would hold: transformers, vllm, llama.cpp, or NAME@VERSION."
+            "--engine",
+            metavar="ENGINE",
+            help="What it would hold: vllm, sglang, llama.cpp, transformers; or NAME@VERSION.",
         ),
     ] = None
     kv_cache_memory: Annotated[
@@ -80,6 +137,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
         ),
     ] = None
     vllm: VllmOptions = VllmOptions()
+    sglang: SglangOptions = SglangOptions()
     llama_cpp: LlamaCppOptions = LlamaCppOptions()
 
     def own(self, engine: str) -> msgspec.Struct | None:
@@ -104,5 +162,5 @@ class EngineOptions(msgspec.Struct, frozen=True):
                 raise KvcalcError(f"--{flag} is a flag of {owner}", f"add --engine {owner}, or leave it out")
 
 
-GROUPS = {"vllm": "vllm", "llama.cpp": "llama_cpp"}
+GROUPS = {"vllm": "vllm", "sglang": "sglang", "llama.cpp": "llama_cpp"}
 """Where the flags of each engine stand."""

@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Self, cast
 
 import msgspec
 
+from kvcalc.cache.sharding import Sharding
 from kvcalc.documents import EngineDocument, EnginePartDocument, PoolDocument
 from kvcalc.errors import KvcalcError, UnknownNameError
 from kvcalc.sizing.need import CacheSize
@@ -69,6 +70,8 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     blocks_per_request: int | None = None
     figures: dict[str, int | float] = {}
     """Further figures as the log prints them."""
+    log: str = ""
+    """What the log says of it, in its own words; nothing where it says nothing."""
     rules: tuple[str, ...] = ()
 
     @property
@@ -92,6 +95,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
             "bytes_per_block": self.bytes_per_block,
             "blocks_per_request": self.blocks_per_request,
             "figures": self.figures,
+            "log": self.log or None,
         }
 
 
@@ -167,18 +171,28 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         """What a pool of so many bytes on each rank carries, for requests of the context of `size`."""
         raise NotImplementedError
 
-    def pool_bytes(self, card: Card) -> int:
-        """Bytes of the pool that it takes on such a card; 0 or less where nothing is left."""
+    def pool_bytes(self, card: Card, size: CacheSize) -> int:
+        """Bytes of the pool that it takes on such a card for a launch of `size`; 0 or less where nothing is left."""
         raise NotImplementedError
+
+    def cards(self, sharding: Sharding) -> int:
+        """How many cards such ranks are."""
+        return sharding.stage_ranks * sharding.pp * sharding.dp
+
+    @property
+    def pool_rule(self) -> str:
+        """How much of a card that is, in a few words; nothing where it takes all that is left."""
+        return ""
 
 
 def engine_classes() -> dict[str, type[Engine]]:
     """Every engine by name."""
     from kvcalc.engines.llama_cpp import LlamaCpp
+    from kvcalc.engines.sglang import Sglang
     from kvcalc.engines.transformers import Transformers
     from kvcalc.engines.vllm import Vllm
 
-    return {engine.name: engine for engine in (Transformers, Vllm, LlamaCpp)}
+    return {engine.name: engine for engine in (Transformers, Vllm, LlamaCpp, Sglang)}
 
 
 def find_engine(text: str, flags: Mapping[str, Any] | None = None) -> Engine:

@@ -72,7 +72,7 @@ class LlamaCpp(Engine, frozen=True, kw_only=True):
         """What fits into that memory: a context takes all of its cells when it is made, and no pool beside."""
         return held_capacity(self.allocate, size, pool_bytes, MOST_SLOTS)
 
-    def pool_bytes(self, card: Card) -> int:
+    def pool_bytes(self, card: Card, size: CacheSize) -> int:
         """All that is left, in bytes: it sets nothing aside."""
         return card.left_bytes
 

@@ -22,6 +22,6 @@ class Plain(Engine, frozen=True, kw_only=True):
         """How often the need goes into the memory."""
         return held_capacity(self.allocate, size, pool_bytes)
 
-    def pool_bytes(self, card: Card) -> int:
+    def pool_bytes(self, card: Card, size: CacheSize) -> int:
         """All that is left, in bytes."""
         return card.left_bytes

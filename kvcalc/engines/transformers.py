@@ -67,7 +67,7 @@ class Transformers(Engine, frozen=True, kw_only=True):
         """What fits into that memory: it takes no pool."""
         return held_capacity(self.allocate, size, pool_bytes)
 
-    def pool_bytes(self, card: Card) -> int:
+    def pool_bytes(self, card: Card, size: CacheSize) -> int:
         """All that is left, in bytes: it sets nothing aside."""
         return card.left_bytes
 

@@ -65,12 +65,19 @@ class Vllm(Engine, frozen=True, kw_only=True):
             bytes_per_block=max(planner.block_bytes),
             blocks_per_request=pool.request_blocks,
             figures={"kv_cache_groups": len(planner.groups)},
+            log=f"GPU KV cache size: {pool.tokens:,} tokens, Maximum concurrency for {pool.max_model_len:,} tokens per "
+            f"request: {pool.max_concurrency:.2f}x",
         )
 
-    def pool_bytes(self, card: Card) -> int:
+    def pool_bytes(self, card: Card, size: CacheSize) -> int:
         """The share of the card that it may use, less all that is not cache, in bytes (gpu_worker.py)."""
         taken = card.total_bytes - card.left_bytes
         return ceil(card.total_bytes * Fraction(str(self.gpu_memory_utilization))) - taken
+
+    @property
+    def pool_rule(self) -> str:
+        """The share that it may use of the card."""
+        return f"{self.gpu_memory_utilization:.4g} of the card is used at most (--gpu-memory-utilization)"
 
     def _plan(self, size: CacheSize) -> tuple[Layers, Planner]:
         """The specs of the layers, and how they are planned."""

@@ -4,25 +4,25 @@ The numbers stand in gpus.yaml, which says what each field counts. Units are bas
 (decimal, as vendors print bandwidth), operations a second without sparsity.
 """
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from kvcalc.errors import KvcalcError, UnknownNameError
+from kvcalc.errors import KvcalcError, UnknownNameError, shorten
 
 NumberFormat = Literal["fp16", "bf16", "fp8", "fp4", "int8"]
 """The formats in which vendors state matrix rates; they are rates of a unit, not layouts of a cache."""
 
 
 class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A number, the key of its source, and whether that source still waits for a second one."""
+    """A number, and the key of the public source that prints it."""
 
     value: Annotated[int, msgspec.Meta(gt=0)]
     source: str
-    unverified: bool = False
 
 
 class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,20 +95,69 @@ def read_registry(text: str) -> Registry:
 
 
 def find_gpu(name: str) -> Gpu:
-    """The accelerator called `name`: its name, an alias, or what drivers print for it and for no other.
+    """The accelerator called `name`: its name, an alias, what drivers print for it alone, or words of one name.
 
-    Only letters and digits count, in any case, and a leading NVIDIA does not. UnknownNameError with near names
-    where nothing answers, KvcalcError where a driver prints that name for several cards.
+    Only letters and digits count, in any case. KvcalcError with what tells them apart where several answer;
+    UnknownNameError with near names where none does.
     """
-    key = _key(name)
-    if key in _by_name():
-        return _by_name()[key]
-    sharing = [gpu.name for gpu in load_gpus() if key in map(_key, gpu.shared_driver_names)]
-    if sharing:
-        raise KvcalcError(f"{name!r} is what drivers print for more than one GPU", f"name one: {' or '.join(sharing)}")
-    family = [gpu.name for gpu in load_gpus() if key and key in _key(gpu.name)]
+    key, family = _key(name), _family(name)
+    found = _by_name().get(key)
+    # `h200` is what drivers print for one card, but people say it of two; only `NVIDIA H200` is a driver's word.
+    if found is not None and (len(family) <= 1 or key in _own_keys(found) or _is_printed(name)):
+        return found
+    if len(family) == 1:
+        return family[0]
+    if family:
+        raise KvcalcError(f"{shorten(name)!r} may be any of {len(family)} GPUs", f"name one: {_apart(family)}")
     known = [spelling for gpu in load_gpus() for spelling in (gpu.name, *gpu.aliases, *gpu.driver_names)]
-    raise UnknownNameError("GPU", name, known, f"of that family: {', '.join(family)}" if family else "")
+    alike = [gpu.name for gpu in load_gpus() if key and key in _key(gpu.name)]
+    raise UnknownNameError("GPU", name, known, f"of that family: {', '.join(alike)}" if alike else "")
+
+
+def gpu_names() -> list[str]:
+    """Every name and alias by which a GPU can be asked for, in the order of the file."""
+    return [spelling for gpu in load_gpus() for spelling in (gpu.name, *gpu.aliases)]
+
+
+def _family(name: str) -> list[Gpu]:
+    """The accelerators of whose names every word of `name` is one."""
+    words = [word for word in _words(name) if word not in _MAKERS]
+    return [gpu for gpu in load_gpus() if words and all(_is_word_of(word, gpu) for word in words)]
+
+
+def _is_word_of(word: str, gpu: Gpu) -> bool:
+    """Whether the name has this word; `sxm` stands for sxm5, and `80` or `80g` for 80gb."""
+    endings = r"\d*" if word.isalpha() else "(g?b)?"
+    return any(re.fullmatch(re.escape(word) + endings, one) for one in _words(gpu.name))
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", name.casefold())
+
+
+_MAKERS = {"nvidia", "tesla", "geforce", "quadro", "amd", "instinct", "radeon", "google", "intel"}
+
+
+def _own_keys(gpu: Gpu) -> set[str]:
+    return {_key(spelling) for spelling in (gpu.name, *gpu.aliases)}
+
+
+def _is_printed(name: str) -> bool:
+    return name.casefold().strip().startswith("nvidia")
+
+
+def _apart(gpus: Iterable[Gpu]) -> str:
+    """Names, which carry the form, with what else tells them apart: memory, bandwidth and 16-bit rate."""
+    return ", ".join(f"{gpu.name} ({', '.join(_marks(gpu))})" for gpu in gpus)
+
+
+def _marks(gpu: Gpu) -> Iterator[str]:
+    if gpu.memory_label_gb is not None:
+        yield f"{gpu.memory_label_gb.value} GB"
+    if gpu.bandwidth_bytes_per_second is not None:
+        yield f"{gpu.bandwidth_bytes_per_second.value / 10**9:,.0f} GB/s"
+    if "fp16" in gpu.dense_flops_per_second:
+        yield f"{gpu.dense_flops_per_second['fp16'].value / 10**12:,.0f} TFLOP/s"
 
 
 @cache
@@ -136,14 +185,16 @@ def _holds(gpu: Gpu, memory_bytes: int | None) -> bool:
     """Whether `memory_bytes` can be all of this card's memory.
 
     A device shows less than its driver's usual total where ECC takes 1/16 (GDDR cards) and CUDA sets some percent
-    aside. Where that total is unknown, the label's GB may be 10^9 or 2^30 B.
+    aside, and 1/15 more where it is off on a card sold with it on. Where that total is unknown, the label's GB may
+    be 10^9 or 2^30 B.
     """
     if memory_bytes is None:
         return True
     if gpu.driver_memory_bytes is not None:
-        least = most = gpu.driver_memory_bytes.value
+        least = gpu.driver_memory_bytes.value
+        most = least * 16 / 15
     elif gpu.memory_label_gb is not None:
-        least, most = gpu.memory_label_gb.value * 10**9, gpu.memory_label_gb.value * 2**30
+        least, most = gpu.memory_label_gb.value * 10**9, float(gpu.memory_label_gb.value * 2**30)
     else:
         return False
     return least * _LEAST_SHOWN <= memory_bytes <= most * _MOST_SHOWN

@@ -34,6 +34,20 @@ class StageCount(msgspec.Struct, frozen=True):
     stated: int
 
 
+class Spread(msgspec.Struct, frozen=True):
+    """How the parts of a model lie on ranks: mixers and the embedding, the rest, and routed experts.
+
+    Routed experts are as in `Mlp.parameter_count`.
+    """
+
+    attention: Sharding = WHOLE
+    rest: Sharding = WHOLE
+    experts: Sharding = WHOLE
+
+
+ONE_RANK = Spread()
+
+
 class _UnknownError(Exception):
     """A size that the spec does not state."""
 
@@ -52,31 +66,30 @@ def count_parameters(spec: ModelSpec) -> ParameterCount:
         return ParameterCount(total, None, str(missing))
 
 
-def count_stage(spec: ModelSpec, layers: tuple[int, int], sharding: Sharding, experts: Sharding) -> StageCount | None:
+def count_stage(spec: ModelSpec, layers: tuple[int, int], spread: Spread) -> StageCount | None:
     """The parameters of the stage that holds `layers` (first, last plus one), None where the spec lacks a size.
 
     The first stage has the embedding, the last one the LM head and the norm before it; a table that is both stands
     on either of two stages. Tables are cut by rows of the vocabulary, positions and norms are whole on every rank.
-    Routed experts lie as in `Mlp.parameter_count`.
     """
     first, end = layers[0], min(layers[1], len(spec.layers))
     held = spec.layers[first:end] + (spec.encoder if first == 0 else ())
     try:
-        tally = _Tally(spec, active=False, sharding=sharding, experts=experts)
+        tally = _Tally(spec, active=False, spread=spread)
         inside = tally.count_layers(first, end)
         tables = tally.tables(first == 0, end == len(spec.layers))
     except _UnknownError:
         return None
-    ends = sharding.share(spec.extra_parameters) if first == 0 else 0
-    stated = sum(sharding.share(layer.stated_parameters) for layer in held) + abs(ends)
+    ends = spread.rest.share(spec.extra_parameters) if first == 0 else 0
+    stated = sum(spread.rest.share(layer.stated_parameters) for layer in held) + abs(ends)
     return StageCount(inside + tables + ends, tally.kept(held) + tables, stated)
 
 
 class _Tally:
     """One pass over a model, counting a block that several layers share once."""
 
-    def __init__(self, spec: ModelSpec, active: bool, sharding: Sharding = WHOLE, experts: Sharding = WHOLE) -> None:
-        self.spec, self.active, self.sharding, self.experts = spec, active, sharding, experts
+    def __init__(self, spec: ModelSpec, active: bool, spread: Spread = ONE_RANK) -> None:
+        self.spec, self.active, self.spread = spec, active, spread
         if spec.hidden_size is None:
             raise _UnknownError("the spec states no hidden_size")
         self.hidden = spec.hidden_size
@@ -99,11 +112,12 @@ class _Tally:
 
     def tables(self, is_first: bool, is_last: bool) -> int:
         """Embeddings, positions, looked-up rows and the LM head with its norm, on one rank of a stage."""
-        spec, rows = self.spec, self.sharding.share(self._vocabulary())
-        reads = is_first * (rows + spec.position_embeddings) * self.hidden
-        looked_up = is_first * self.sharding.share(spec.lookup_parameters)
+        spec, attention = self.spec, self.spread.attention
+        reads = is_first * (attention.share(self._vocabulary()) + spec.position_embeddings) * self.hidden
+        looked_up = is_first * attention.share(spec.lookup_parameters)
         has_own_head = is_last and not (spec.tie_embeddings and is_first)
-        return reads + looked_up + (has_own_head * rows + is_last * spec.final_norm_vectors) * self.hidden
+        head = has_own_head * self.spread.rest.share(self._vocabulary()) + is_last * spec.final_norm_vectors
+        return reads + looked_up + head * self.hidden
 
     def _vocabulary(self) -> int:
         if self.spec.vocab_size is None:
@@ -131,7 +145,7 @@ class _Tally:
         mixers = sum(
             self._component(one, self.sources.get((index, position))) for position, one in enumerate(layer.components)
         )
-        return mixers + self._mlp(layer.mlp) + self._norms(layer) + self.sharding.share(layer.extra_parameters)
+        return mixers + self._mlp(layer.mlp) + self._norms(layer) + self.spread.rest.share(layer.extra_parameters)
 
     def _norms(self, layer: Layer) -> int:
         return self.hidden * (self.spec.norm_vectors if layer.norm_vectors is None else layer.norm_vectors)
@@ -140,13 +154,14 @@ class _Tally:
         if self._is_repeat(component.weights):
             return 0
         return _known(
-            component.parameter_count(self.hidden, source, self.sharding), f"`{component.name}` ({component.kind})"
+            component.parameter_count(self.hidden, source, self.spread.attention),
+            f"`{component.name}` ({component.kind})",
         )
 
     def _mlp(self, mlp: Mlp | None) -> int:
         if mlp is None or self._is_repeat(mlp.weights):
             return 0
-        held = mlp.parameter_count(self.hidden, self.sharding, self.experts)
+        held = mlp.parameter_count(self.hidden, self.spread.rest, self.spread.experts)
         count = mlp.active_parameters(self.hidden) if self.active else held
         return _known(count, "an mlp")
 

@@ -37,6 +37,21 @@ class Mlp(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_un
         """The parameters that one token passes through."""
         return self.parameter_count(hidden)
 
+    def token_width(self, hidden: int, sharding: Sharding = WHOLE) -> int | None:
+        """Numbers that one token has on a rank while its widest step runs: what goes up, and their product."""
+        inner = self.intermediate_size
+        return None if inner is None else sharding.share(inner) * (3 if self.gated else 2)
+
+    def workspace_width(self, hidden: int, sharding: Sharding = WHOLE) -> int:
+        """Numbers a token that stay reserved from step to step, beside `token_width`."""
+        return 0
+
+    def adapted_widths(self, hidden: int, sharding: Sharding = WHOLE) -> int | None:
+        """Numbers that go in and out of its linear layers on one rank, which a LoRA of rank 1 has a weight for each."""
+        if self.intermediate_size is None:
+            return None
+        return (3 if self.gated else 2) * (hidden + sharding.share(self.intermediate_size))
+
     def router_parameters(self, hidden: int) -> int:
         """Parameters of what chooses among experts, whole on every rank."""
         return 0
@@ -83,6 +98,22 @@ class Moe(Mlp, frozen=True, kw_only=True, tag="moe"):
         if self.experts is None or self.active is None or expert is None:
             return None
         return (self.experts - self.active) * expert
+
+    def token_width(self, hidden: int, sharding: Sharding = WHOLE) -> int:
+        """Of the shared experts; what routed ones need is `workspace_width`."""
+        inner = self.shared_intermediate_size or self.intermediate_size or 0
+        return sharding.share(self.shared * inner) * (3 if self.gated else 2)
+
+    def workspace_width(self, hidden: int, sharding: Sharding = WHOLE) -> int:
+        """Of fused experts: each of a token's experts has its product and its output in buffers of their own.
+
+        vllm fused_moe/modular_kernel.py, workspace_shapes.
+        """
+        inner = sharding.share(self.intermediate_size or 0) * (3 if self.gated else 2)
+        return (self.active or 1) * (inner + hidden)
+
+    def adapted_widths(self, hidden: int, sharding: Sharding = WHOLE) -> None:
+        """Unknown: engines adapt none, the shared or all of the experts."""
 
     def router_parameters(self, hidden: int) -> int:
         return (self.experts or 0) * (hidden + (1 if self.bias else 0)) if self.router else 0
@@ -160,6 +191,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     extra_parameters: ExtraParameters = 0
     lookup_parameters: Parameters = 0
     prefill_layers: Count | None = None
+    left_out: tuple[Text, ...] = ()
     blocks: dict[str, LayerEntry] = {}
     mixers: dict[str, Mixer] = {}
     mlps: dict[str, AnyMlp] = {}
@@ -229,6 +261,8 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     extra_parameters: int = 0
     lookup_parameters: int = 0
     prefill_layers: int | None = None
+    left_out: tuple[str, ...] = ()
+    """Parts that a server loads beside this model, and whose size the spec does not state."""
     overrides: tuple[str, ...] = ()
     checkpoint: Checkpoint | None = None
 

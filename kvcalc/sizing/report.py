@@ -4,6 +4,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, cast
 
 from kvcalc.report import Bar, Column, Report, Table, Value
+from kvcalc.sizing.engine_lines import engine_lines
 from kvcalc.sizing.need import CacheSize
 from kvcalc.sizing.notes import basis, notes_on
 from kvcalc.sizing.rows import Row
@@ -13,9 +14,7 @@ if TYPE_CHECKING:
     from kvcalc.documents import (
         ComponentDocument,
         EngineDocument,
-        EnginePartDocument,
         NeedDocument,
-        PoolDocument,
         RequestDocument,
         SizeDocument,
     )
@@ -29,7 +28,7 @@ def size_report(size: CacheSize, engine: "EngineDocument | None" = None) -> Repo
         document=size_document(size, engine),
         title=_title(size),
         bars=tuple(_bars(size)),
-        lines=(*_lines(size), *_engine_lines(size, engine)),
+        lines=(*_lines(size), *engine_lines(size, engine)),
         tables=(component_table(size),),
         shown_tables=(),
         notes=tuple(note.text for note in notes_on(size)),
@@ -219,46 +218,6 @@ def _lines(size: CacheSize) -> list[str]:
         lines.append(f"{when}: {exact_bytes(size.fixed_bytes_per_sequence)} a sequence")
     lines.append(f"a decode step reads {memory(size.read_bytes_per_step)}")
     return lines + rank_lines(size) + _what_if(size)
-
-
-def _engine_lines(size: CacheSize, engine: "EngineDocument | None") -> list[str]:
-    """What the engine would hold beside the need, and the rules that make the difference."""
-    if engine is None:
-        return []
-    held, need = engine["allocated_bytes"], size.bytes_per_rank
-    compared = "exactly the need" if held == need else f"{held / max(1, need):.3g}x the need"
-    where = " on the fullest rank" if size.ranks > 1 else ""
-    lines = [f"{engine['name']} {engine['version']} holds {exact_bytes(held)}{where}, {compared}"]
-    parts = [_engine_part(part) for part in engine["parts"]]
-    return lines + parts + [f"  {rule}" for rule in engine["rules"]] + _pool_lines(engine["pool"])
-
-
-def _pool_lines(pool: "PoolDocument | None") -> list[str]:
-    """Blocks of a pool, and the figures of the engine's log; or why it would not start."""
-    if pool is None:
-        return []
-    blocks, size, length = pool["num_blocks"], pool["bytes_per_block"], pool["max_model_len"]
-    of_blocks = f" is {blocks:,} blocks of {exact_bytes(size)}" if blocks is not None and size is not None else ""
-    lines = [f"a pool of {exact_bytes(pool['memory_bytes'])}{of_blocks}"]
-    lines += [f"  {name.replace('_', ' ')} {value:,}" for name, value in pool["figures"].items()]
-    if pool["takes_one_request"]:
-        tokens = f"KV cache size {pool['tokens']:,} tokens, " if pool["tokens"] is not None else ""
-        figures = f"{tokens}maximum concurrency {pool['max_concurrency']:.2f}x at {length:,} tokens a request"
-        holds = f"it runs {pool['sequences']:,} at once, limited by {pool['limited_by']}"
-        return [*lines, f"  its log: {figures}" if tokens else f"  {figures}", f"  {holds}"]
-    longest = f"the longest that fits is {pool['longest_request']:,} tokens" if pool["longest_request"] else "none fits"
-    if size is None or pool["blocks_per_request"] is None:
-        return [*lines, f"  one request of {length:,} tokens does not fit; {longest}"]
-    needed = exact_bytes(size * pool["blocks_per_request"])
-    return [*lines, f"  it would not start: a request needs {needed} beside the null block; {longest}"]
-
-
-def _engine_part(part: "EnginePartDocument") -> str:
-    """One cache of the engine in one line, as llama.cpp's log has it."""
-    layers = f"{part['layers']} layer{'s' if part['layers'] != 1 else ''}"
-    streams = f" x {part['streams']} streams" if part["streams"] > 1 else ""
-    tensors = ", ".join(f"{name} {memory(size)}" for name, size in part["tensors"].items() if size)
-    return f"  {part['name']}: {layers} of {part['cells']:,} cells{streams}: {tensors}"
 
 
 def rank_lines(size: CacheSize) -> list[str]:

@@ -6,7 +6,7 @@ import msgspec
 
 from kvcalc.cache.formats import find_format
 from kvcalc.cache.sharding import Sharding
-from kvcalc.model.parameters import StageCount, count_stage
+from kvcalc.model.parameters import Spread, StageCount, count_stage
 from kvcalc.sizing.need import CacheSize
 from kvcalc.sizing.notes import basis
 
@@ -51,13 +51,13 @@ def weights_per_rank(size: CacheSize, *, attention_dp: bool = False) -> RankWeig
 
     Heads, MLPs, experts and the vocabulary are cut over --tp, rounded up to the fullest rank; KV heads that are fewer
     than ranks are copied, as are latent projections down, index projections, norms, routers and the biases of
-    outputs. --ep ranks hold whole experts. Data-parallel ranks are copies of one another; with `attention_dp` (vLLM
-    fused_moe/config.py FusedMoEParallelConfig.make, SGLang --enable-dp-attention) they share the routed experts.
-    Weights that were read from files are divided as the parameters are.
+    outputs. --ep ranks hold whole experts. Data-parallel ranks are copies of one another. With `attention_dp` they
+    are taken from the tensor-parallel ones: mixers and the embedding lie on tp / dp of them, all else on tp (SGLang
+    --enable-dp-attention, qwen2_moe.py; TensorRT-LLM enable_attention_dp has dp = tp). Weights that were read from
+    files are divided as the parameters are.
     """
-    sharding = size.sharding
-    experts = _experts(sharding, attention_dp)
-    counts = [count_stage(size.spec, stage, sharding, experts) for stage in size.stages]
+    spread = _spread(size.sharding, attention_dp)
+    counts = [count_stage(size.spec, stage, spread) for stage in size.stages]
     known = [count for count in counts if count is not None]
     if len(known) < len(counts) or size.parameters.total is None:
         return RankWeights((StageWeights(None, None),) * len(counts), "unknown", f"{size.parameters.unknown}")
@@ -69,10 +69,11 @@ def weights_per_rank(size: CacheSize, *, attention_dp: bool = False) -> RankWeig
     return RankWeights(stages, "assumed" if reasons else "exact", why)
 
 
-def _experts(sharding: Sharding, attention_dp: bool) -> Sharding:
-    """How routed experts are spread: whole ones over `ep`, each cut over the ranks that are left."""
-    ranks = sharding.tp * (sharding.dp if attention_dp else 1)
-    return Sharding(tp=max(1, ranks // sharding.ep), ep=sharding.ep)
+def _spread(sharding: Sharding, attention_dp: bool) -> Spread:
+    """Where parts lie: routed experts whole over `ep`, each cut over the ranks that are left."""
+    experts = Sharding(tp=max(1, sharding.tp // sharding.ep), ep=sharding.ep)
+    attention = Sharding(tp=max(1, sharding.tp // sharding.dp)) if attention_dp else sharding
+    return Spread(attention, sharding, experts)
 
 
 def _bytes(size: CacheSize, count: StageCount) -> StageWeights:

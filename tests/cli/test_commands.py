@@ -59,6 +59,8 @@ def test_the_json_contract(kvcalc):
         ("explain", "deepseek-v4-flash", "--kv-dtype", "fp8"),
         ("compare", "llama-8b", "mamba-codestral-7b", "--kv-dtype", "bf16,fp8"),
         ("models", "list"),
+        ("gpus", "list"),
+        ("gpus", "show", "h100-sxm"),
     ],
 )
 def test_every_document_satisfies_its_schema(kvcalc, arguments):
@@ -419,6 +421,9 @@ def test_completion_knows_models_and_formats():
     assert "llama-3.1-8b" in complete("kvcalc size llama-3")
     assert complete("kvcalc size llama-8b --kv-dtype nvfp") == ["nvfp4", "nvfp4_ds_mla"]
     assert "size" in complete("kvcalc si")
+    assert complete("kvcalc gpus show h200") == ["h200-sxm-141gb", "h200-sxm", "h200-nvl"]
+    assert complete("kvcalc gpus show au") == ["auto"]
+    assert complete("kvcalc gpus show DGX") == ["DGX-spark-gb10", "DGX-spark"]
 
 
 def test_help_names_the_program():

@@ -298,7 +298,7 @@ def test_a_pool_is_on_the_screen_and_in_the_document(kvcalc):
     asked = ("size", "llama-8b", "--ctx", "131072", "--engine", "vllm", "--kv-cache-memory", "60GB")
     screen = kvcalc(*asked).out
     assert "28,610 blocks" in screen
-    assert "KV cache size 457,760 tokens, maximum concurrency 3.49x" in screen
+    assert "GPU KV cache size: 457,760 tokens, Maximum concurrency for 131,072 tokens per request: 3.49x" in screen
     pool = kvcalc(*asked, "--format", "json").json["engine"]["pool"]
     assert (pool["num_blocks"], pool["tokens"], pool["blocks_per_request"]) == (28610, 457760, 8192)
 

@@ -51,6 +51,9 @@ def config_document(config: Mapping[str, Any], where: str, name: str, assume: bo
         "state_dtype": _dtype(fields.raw("mamba_ssm_dtype", "mamba_ssm_cache_dtype")),
         "tie_embeddings": fields.flag("tie_word_embeddings"),
         "prefill_layers": fields.count("~prefill_layers"),
+        "left_out": [
+            f"{sense} tower" for sense in ("vision", "audio") if isinstance(config.get(f"{sense}_config"), Mapping)
+        ],
         "layers": packed(layers),
         "draft_layers": packed(drafts),
     }

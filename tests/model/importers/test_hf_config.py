@@ -584,3 +584,15 @@ def test_contradictions(fields, words):
     with pytest.raises(SpecError, match=words) as caught:
         spec_of(fields)
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("more", "left"),
+    [
+        ({}, ()),
+        ({"vision_config": {"depth": 2}}, ("vision tower",)),
+        ({"audio_config": {"depth": 2}}, ("audio tower",)),
+    ],
+)
+def test_towers_beside_the_language_model_are_named(more, left):
+    assert spec_of({**LLAMA, **more}).left_out == left

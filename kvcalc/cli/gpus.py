@@ -1,0 +1,50 @@
+"""kvcalc gpus list and show."""
+
+from typing import Annotated
+
+import typer
+
+from kvcalc.cli.emit import emit
+from kvcalc.cli.options import OutputOptions, verb
+
+app = typer.Typer(help="The GPUs whose figures are known: list, show.", no_args_is_help=True)
+
+
+def complete_gpu(incomplete: str) -> list[str]:
+    """Names and aliases of GPUs that begin as typed, and `auto`."""
+    from kvcalc.hardware.detect import AUTO
+    from kvcalc.hardware.gpus import gpu_names
+
+    start = incomplete.casefold()
+    # A shell matches by case.
+    return [incomplete + name[len(incomplete) :] for name in (AUTO, *gpu_names()) if name.startswith(start)]
+
+
+Pattern = Annotated[str, typer.Argument(metavar="[PATTERN]", help="Part of a name or an alias.", show_default=False)]
+Gpu = Annotated[
+    str,
+    typer.Argument(
+        metavar="GPU",
+        help="A name, an alias, what a driver prints, or auto: the GPU of this machine.",
+        autocompletion=complete_gpu,
+        show_default=False,
+    ),
+]
+
+
+@app.command("list")
+@verb
+def list_(output: OutputOptions, pattern: Pattern = "") -> None:
+    """Every GPU, or those whose names hold PATTERN: memory, bandwidth, dense rates, links."""
+    from kvcalc.sizing.gpus import list_report
+
+    emit(list_report(pattern), output)
+
+
+@app.command()
+@verb
+def show(gpu: Gpu, output: OutputOptions) -> None:
+    """Every figure of one GPU with its source, and which are not known."""
+    from kvcalc.sizing.gpus import show_report
+
+    emit(show_report(gpu), output)
