@@ -11,6 +11,7 @@ from vllm_cases import answer
 
 import kvcalc
 from kvcalc.engines.engine import find_engine
+from kvcalc.engines.vllm_compressed import compressed_of
 from kvcalc.engines.vllm_groups import make_groups
 from kvcalc.engines.vllm_plan import Planner
 from kvcalc.engines.vllm_specs import Full, Latent, Limits, Sliding, SlidingLatent
@@ -86,6 +87,14 @@ def test_caches_of_vllms_own_layer_classes_are_planned_alike(name):
     keys |= {"tokens": "kv_cache_size_tokens", "max_concurrency": "max_concurrency"}
     assert {here: getattr(pool, here) for here in keys} == {here: expected[there] for here, there in keys.items()}
     assert pool.figures["kv_cache_groups"] == len(expected["groups"])
+
+
+@pytest.mark.parametrize(("kv_dtype", "stride"), [("auto", 3168), ("fp8", 528), ("fp8_ds_mla", 1)])
+def test_a_block_holds_whole_records_of_both_kinds(kv_dtype, stride):
+    """DeepSeek-V4.1 on cards of capability 10: 528 B a window's token, 288 or 528 B an entry."""
+    size = kvcalc.size("deepseek-v4.1-flash", 4096, kv_dtype=kv_dtype)
+    [window] = compressed_of(size, None, 0).specs(size.layers[0].components)
+    assert window.stride_alignment == stride
 
 
 def test_what_a_request_of_deepseek_v4_claims():
