@@ -32,7 +32,7 @@ def models(draw):
         heads = draw(st.sampled_from([8, 12, 32]))
         layers = draw(st.integers(1, 70))
         kv_heads = [one for one in (1, 2, 4, 8, 12, 32) if heads % one == 0]
-        each = st.sampled_from(kv_heads)
+        each, width = st.sampled_from(kv_heads), draw(st.sampled_from([32, 64, 96, 128, 256]))
         plain = {
             "vocab_size": 32000,
             "context_length": 8192,
@@ -41,10 +41,10 @@ def models(draw):
             "block_count": layers,
             "attention.head_count": heads,
             "attention.head_count_kv": draw(st.one_of(each, st.lists(each, min_size=layers, max_size=layers))),
-            "attention.key_length": draw(st.sampled_from([32, 64, 96, 128, 256])),
+            "attention.key_length": width,
             "attention.value_length": draw(st.sampled_from([32, 64, 128])),
             "attention.layer_norm_rms_epsilon": 1e-5,
-            "rope.dimension_count": 32,
+            "rope.dimension_count": width,
         }
         return "llama", plain
     model = MODELS[draw(st.sampled_from(sorted(MODELS)))]
