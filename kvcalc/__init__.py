@@ -9,6 +9,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kvcalc.api import fit as fit
     from kvcalc.api import grid as grid
     from kvcalc.api import load as load
     from kvcalc.api import models as models
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from kvcalc.api import size as size
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "grid", "load", "models", "profile", "size"]
+__all__ = ["__version__", "fit", "grid", "load", "models", "profile", "size"]
 
 
 def __getattr__(name: str) -> object:

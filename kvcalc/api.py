@@ -1,8 +1,8 @@
 """The Python API: the same objects that the command line prints."""
 
 import operator
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from kvcalc.cache.formats import AUTO
 from kvcalc.cache.sharding import Sharding
@@ -13,6 +13,7 @@ from kvcalc.sizing.need import CacheSize, Workload, default_context, size_worklo
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from kvcalc.engines.documents import FitDocument
     from kvcalc.profiler.documents import ProfileDocument
 
 
@@ -70,6 +71,40 @@ def size(
         draft_layers=draft_layers,
     )
     return size_workload(model, workload, Sharding(tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp))
+
+
+def fit(
+    spec: ModelSpec | str,
+    context_tokens: int | None = None,
+    batch: int = 1,
+    *,
+    gpu: str | None = None,
+    gpu_memory_bytes: int | None = None,
+    kv_cache_memory_bytes: int | None = None,
+    engine: str | None = None,
+    engine_flags: Mapping[str, Any] | None = None,
+    **workload: Any,
+) -> "FitDocument":
+    """What a card leaves for the cache and what that carries, as `kvcalc fit` answers it, in bytes of one rank.
+
+    One of `gpu` (a name), `gpu_memory_bytes` and `kv_cache_memory_bytes` says where the memory comes from; `engine` is
+    a name like `vllm@0.24`, `engine_flags` are its own flags by name. `workload` are the other arguments of `size`.
+    """
+    from kvcalc.engines.engine import find_engine
+    from kvcalc.engines.fit import answer
+    from kvcalc.engines.fit_report import fit_document
+    from kvcalc.engines.plain import Plain
+    from kvcalc.engines.plan import Budget, Plan
+
+    asked = size(spec, context_tokens, batch, **workload)
+    plan = Plan(
+        spec=asked.spec,
+        workload=asked.workload,
+        sharding=asked.sharding,
+        engine=Plain() if engine is None else find_engine(engine, engine_flags),
+        budget=Budget.of(gpu=gpu, gpu_memory=gpu_memory_bytes, kv_cache_memory=kv_cache_memory_bytes),
+    )
+    return fit_document(answer(plan))
 
 
 def _integer(count: int) -> int:

@@ -26,11 +26,17 @@ from kvcalc import documents
 from kvcalc.cache.formats import all_formats
 from kvcalc.cache.kinds import KINDS
 from kvcalc.cli.app import main
+from kvcalc.engines import documents as engine_documents
 from kvcalc.hardware import documents as hardware_documents
 from kvcalc.model.spec import Document
 from kvcalc.profiler import documents as profiler_documents
 
-SCHEMAS = {**documents.SCHEMAS, **hardware_documents.SCHEMAS, **profiler_documents.SCHEMAS}
+SCHEMAS = {
+    **documents.SCHEMAS,
+    **engine_documents.SCHEMAS,
+    **hardware_documents.SCHEMAS,
+    **profiler_documents.SCHEMAS,
+}
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 _CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -44,6 +44,7 @@ def _add(app: typer.Typer, name: str) -> None:
 _VERBS = {
     "size": ("kvcalc.cli.size", "size"),
     "explain": ("kvcalc.cli.size", "explain"),
+    "fit": ("kvcalc.cli.fit", "fit"),
     "compare": ("kvcalc.cli.compare", "compare"),
     "profile": ("kvcalc.cli.profile", "profile"),
     "report": ("kvcalc.cli.report", "report"),

@@ -189,10 +189,11 @@ def engine_classes() -> dict[str, type[Engine]]:
     """Every engine by name."""
     from kvcalc.engines.llama_cpp import LlamaCpp
     from kvcalc.engines.sglang import Sglang
+    from kvcalc.engines.tensorrt_llm import TensorRtLlm
     from kvcalc.engines.transformers import Transformers
     from kvcalc.engines.vllm import Vllm
 
-    return {engine.name: engine for engine in (Transformers, Vllm, LlamaCpp, Sglang)}
+    return {engine.name: engine for engine in (Transformers, Vllm, TensorRtLlm, LlamaCpp, Sglang)}
 
 
 def find_engine(text: str, flags: Mapping[str, Any] | None = None) -> Engine:

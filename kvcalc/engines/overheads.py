@@ -35,7 +35,12 @@ class Term(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def expected_bytes(self) -> int:
         """The middle of its bounds; the lower one where the upper is unknown."""
-        return self.low_bytes if self.high_bytes is None else (self.low_bytes + self.high_bytes) // 2
+        return (self.low_bytes + self.most_bytes) // 2
+
+    @property
+    def most_bytes(self) -> int:
+        """The upper bound; the lower one where the upper is unknown."""
+        return self.low_bytes if self.high_bytes is None else self.high_bytes
 
 
 def overhead_terms(
@@ -46,16 +51,18 @@ def overhead_terms(
     *,
     loras: int = 0,
     lora_rank: int = 16,
+    stage: int | None = None,
 ) -> tuple[Term, ...]:
-    """Every term of one rank, the fullest one, in the order of `TERM_NAMES`; those that are nothing are left out.
+    """Every term of a rank of a pipeline `stage`, by default of the one with most weights.
 
-    A saved figure stands in place of the bounds, whatever was different then: `SavedOverheads.differences` says what.
+    They stand in the order of `TERM_NAMES`, without those that are nothing. A saved figure stands in place of the
+    bounds, whatever was different then: `SavedOverheads.differences` says what.
     """
     if loras < 0 or lora_rank < 1:
         raise KvcalcError(f"{loras} LoRAs of rank {lora_rank}", "their number is 0 or more and their rank 1 or more")
     rules = _RULES.get(engine.name if engine else "", _ANY)
     terms = [
-        _weights(size, engine),
+        _weights(size, engine, stage),
         _activations(size, engine, rules),
         _graphs(size, rules),
         _communication(size, rules),
@@ -80,12 +87,13 @@ def _measured(name: str, count: int, origin: str) -> Term:
     return Term(name=name, low_bytes=count, high_bytes=count, basis="measured", why=f"read from {origin}")
 
 
-def _weights(size: CacheSize, engine: Engine | None) -> Term:
+def _weights(size: CacheSize, engine: Engine | None, stage: int | None) -> Term:
     weights = weights_per_rank(size, attention_dp=bool(_flag(engine, ("enable_dp_attention", "enable_attention_dp"))))
-    known = [stage for stage in weights.stages if stage.low_bytes is not None and stage.high_bytes is not None]
+    stages = weights.stages if stage is None else weights.stages[stage : stage + 1]
+    known = [one for one in stages if one.low_bytes is not None and one.high_bytes is not None]
     if not known:
         return _unknown("weights", f"the spec states too little: {weights.why}")
-    fullest = max(known, key=lambda stage: stage.high_bytes or 0)
+    fullest = max(known, key=lambda one: one.high_bytes or 0)
     return Term(
         name="weights",
         low_bytes=fullest.low_bytes or 0,

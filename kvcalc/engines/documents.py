@@ -1,0 +1,92 @@
+"""The JSON contract of the verbs about engines and cards, key by key, as in `kvcalc.documents`."""
+
+from typing import Literal, TypedDict
+
+from kvcalc.documents import ModelDocument, RequestDocument
+
+EngineBasis = Literal["exact", "engine rule", "assumed"]
+
+
+class GpuAskedDocument(TypedDict):
+    """Which cards: `total_bytes` of each, as its driver reports it."""
+
+    name: str | None
+    total_bytes: int
+    count: int
+
+
+class TermDocument(TypedDict):
+    """Bytes of one rank that are no cache; `high_bytes` is null where nobody knows."""
+
+    name: str
+    low_bytes: int
+    expected_bytes: int
+    high_bytes: int | None
+    basis: str
+    why: str
+
+
+class CapacityDocument(TypedDict):
+    """What the pool of one data-parallel rank carries; `block_tokens` is null where layers differ in it."""
+
+    tokens: int | None
+    blocks: int | None
+    block_tokens: int | None
+    block_sizes: list[int]
+    concurrency_at_context: float
+    sequences: int
+    longest_request: int
+    figures: dict[str, int | float]
+
+
+class ChangeDocument(TypedDict):
+    """One change after which the plan fits; `share` is what it takes away of what was asked, or adds in cards."""
+
+    what: str
+    flag: str
+    asked: int | str
+    becomes: int | str
+    share: float
+
+
+class WorstRankDocument(TypedDict):
+    """The pipeline stage whose ranks have the smallest pool, and its layers, first and last plus one."""
+
+    stage: int
+    layers: list[int]
+
+
+class FitDocument(TypedDict):
+    """kvcalc fit --format json: bytes are those of one rank, the worst one, unless they name all.
+
+    `certain` says whether the answer is the same at both ends of what is not known exactly; `max_batch` counts all
+    data-parallel ranks. What was not asked, or has no answer, is null.
+    """
+
+    schema: str
+    model: ModelDocument
+    request: RequestDocument
+    gpu: GpuAskedDocument | None
+    fits: bool
+    certain: bool
+    limited_by: str
+    terms: list[TermDocument]
+    need_bytes: int
+    allocated_bytes: int
+    pool_bytes: int
+    pool_low_bytes: int
+    pool_high_bytes: int
+    all_ranks_pool_bytes: int
+    worst_rank: WorstRankDocument | None
+    capacity: CapacityDocument | None
+    max_context_tokens: int
+    max_batch: int
+    min_gpus: int | None
+    changes: list[ChangeDocument]
+    rules: list[str]
+    basis: EngineBasis
+    notes: list[str]
+
+
+SCHEMAS = {"kvcalc.fit-1": FitDocument}
+"""File names of docs/schemas, and what each describes."""

@@ -1,0 +1,122 @@
+"""The three questions about a pool, each one monotone search: largest context, most sequences, fewest GPUs."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from kvcalc.cache.formats import find_format
+from kvcalc.engines.engine import Allocation
+from kvcalc.engines.held import largest
+from kvcalc.engines.plan import Outcome, Plan, evaluate
+from kvcalc.errors import KvcalcError
+
+MOST_CONTEXT = 2**24
+"""The longest context that is tried where the model states no limit, in tokens."""
+
+MOST_GPUS = 128
+FEW_GPUS = 16
+"""Up to here every count is tried, then multiples of 8."""
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """One change after which a plan fits. `share` is how much of what was asked it takes away, or adds in cards."""
+
+    what: str
+    flag: str
+    asked: int | str
+    becomes: int | str
+    share: float
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan, what comes of it, and what was searched for.
+
+    `fewest` is None where no number of cards carries it, or cards were not asked about.
+    """
+
+    outcome: Outcome
+    held: Allocation
+    longest_context: int
+    fewest: Outcome | None
+    changes: tuple[Change, ...]
+
+
+def answer(plan: Plan) -> Answer:
+    """What comes of `plan`, and the three questions; KvcalcError for what its engine refuses."""
+    outcome = evaluate(plan)
+    held = plan.engine.allocate(outcome.size)
+    longest = largest_context(plan)
+    fewest = fewest_gpus(plan) if plan.budget.total_bytes is not None else None
+    changes = () if outcome.fits else smallest_changes(outcome, longest, fewest)
+    return Answer(outcome=outcome, held=held, longest_context=longest, fewest=fewest, changes=changes)
+
+
+def outcome_or_none(plan: Plan) -> Outcome | None:
+    """What comes of `plan`, None where its engine or its model refuses it."""
+    try:
+        outcome = evaluate(plan)
+        _ = outcome.capacity  # an engine refuses when it is asked
+    except KvcalcError:
+        return None
+    return outcome
+
+
+def largest_context(plan: Plan) -> int:
+    """The longest context in tokens at which the batch runs at once, at most the model's own; 0 for none."""
+
+    def holds(tokens: int) -> bool:
+        outcome = outcome_or_none(plan.asking(context_tokens=tokens))
+        return outcome is not None and outcome.fits
+
+    return largest(holds, max(plan.spec.max_context or MOST_CONTEXT, plan.workload.context_tokens))
+
+
+def fewest_gpus(plan: Plan) -> Outcome | None:
+    """The plan on as few cards as carry it: tensor parallelism first, then pipeline stages; None where none do."""
+    for count in (*range(1, FEW_GPUS + 1), *range(FEW_GPUS + 8, MOST_GPUS + 1, 8)):
+        for spread in plan.on_cards(count):
+            outcome = outcome_or_none(spread)
+            if outcome is not None and outcome.fits:
+                return outcome
+    return None
+
+
+def smallest_changes(outcome: Outcome, longest: int, fewest: Outcome | None) -> tuple[Change, ...]:
+    """Every single change that makes a plan fit which does not, each computed, the smallest first."""
+    work = outcome.plan.workload
+    found = [*_less("context", "--ctx", work.context_tokens, longest)]
+    found += [*_less("batch", "--batch", work.batch, outcome.sequences), *_formats(outcome)]
+    found += [] if fewest is None else [_cards(outcome.plan, fewest.plan)]
+    return tuple(sorted(found, key=lambda change: change.share))
+
+
+def _less(what: str, flag: str, asked: int, most: int) -> Iterator[Change]:
+    if 0 < most < asked:
+        yield Change(what=what, flag=flag, asked=asked, becomes=most, share=1 - most / asked)
+
+
+def _formats(outcome: Outcome) -> Iterator[Change]:
+    """The largest format of the cache, and of the weights, under which it fits."""
+    engine, size = outcome.plan.engine, outcome.size
+    for name in engine.kv_formats:
+        varied = outcome_or_none(outcome.plan.asking(kv_dtype=find_format(name).name))
+        if varied and varied.fits and varied.size.bytes_per_sequence < size.bytes_per_sequence:
+            share = 1 - varied.size.bytes_per_sequence / size.bytes_per_sequence
+            yield Change(what="KV format", flag="--kv-dtype", asked=size.workload.kv_dtype, becomes=name, share=share)
+            break
+    for name in engine.weight_formats:
+        varied = outcome_or_none(outcome.plan.asking(weights=find_format(name).name))
+        held, now = size.weight_bytes or 0, (varied.size.weight_bytes or 0) if varied else 0
+        if varied and varied.fits and now < held:
+            share = 1 - now / held
+            yield Change(what="weights' format", flag="--weights", asked=size.weights_format, becomes=name, share=share)
+            break
+
+
+def _cards(plan: Plan, found: Plan) -> Change:
+    """The fewest cards, and the flags that spread the model over them."""
+    named = (("tp", found.sharding.tp, plan.sharding.tp), ("pp", found.sharding.pp, plan.sharding.pp))
+    flags = [f"--{name} {now}" for name, now, was in named if now != was]
+    flag = f"--gpus {found.gpus}" if plan.engine.spreads_layers else " ".join(flags)
+    share = max(0, found.gpus - plan.gpus) / plan.gpus
+    return Change(what="GPUs", flag=flag, asked=plan.gpus, becomes=found.gpus, share=share)

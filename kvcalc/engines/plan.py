@@ -1,0 +1,203 @@
+"""One deployment: a model, a workload, ranks, an engine and a card; and what comes of it."""
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from kvcalc.cache.sharding import Sharding
+from kvcalc.engines.documents import EngineBasis
+from kvcalc.engines.engine import Capacity, Card, Engine
+from kvcalc.engines.overheads import SavedOverheads, Term, overhead_terms
+from kvcalc.errors import KvcalcError
+from kvcalc.model.spec import ModelSpec
+from kvcalc.sizing.need import CacheSize, Workload, size_workload
+
+FIELDS = {
+    "weights": "weights_bytes",
+    "LoRA": "weights_bytes",
+    "vision tower": "weights_bytes",
+    "activations": "activation_bytes",
+    "CUDA graphs": "graphs_bytes",
+    "communication": "communication_bytes",
+    "non-torch": "non_torch_bytes",
+}
+"""Where each term stands on a `Card`."""
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the memory comes from: cards of `total_bytes` as their driver reports it, or a pool that was given."""
+
+    total_bytes: int | None = None
+    gpu: str | None = None
+    cards: int = 1
+    """Cards that an engine spreads layers over by itself; ranks are counted by the sharding."""
+    pool_bytes: int | None = None
+    """Bytes of the pool on each rank; then nothing beside it is asked."""
+    saved: SavedOverheads | None = None
+    loras: int = 0
+    lora_rank: int = 16
+
+    @classmethod
+    def of(cls, *, gpu: str | None, gpu_memory: int | None, kv_cache_memory: int | None, **beside: Any) -> "Budget":
+        """Exactly one of a card and a pool; `beside` are other fields.
+
+        A card is a name or `auto`, its memory in bytes, or both, where a card has another memory than usual.
+        """
+        ways = {"--gpu": gpu, "--gpu-memory": gpu_memory, "--kv-cache-memory": kv_cache_memory}
+        if (gpu is None and gpu_memory is None) == (kv_cache_memory is None):
+            given = [flag for flag, value in ways.items() if value is not None]
+            hint = "say one of --gpu h100-sxm, --gpu-memory 79.6GiB, --kv-cache-memory 40GiB (a pool of that size)"
+            raise KvcalcError(f"a card or a pool is needed, one of them: {' and '.join(given) or 'none'} given", hint)
+        if gpu is None:
+            return cls(total_bytes=gpu_memory, pool_bytes=kv_cache_memory, **beside)
+        from kvcalc.hardware.detect import resolve_gpu
+
+        found = resolve_gpu(gpu, gpu_memory)
+        return cls(total_bytes=found.total_bytes, gpu=found.name, **beside)
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to run where."""
+
+    spec: ModelSpec
+    workload: Workload
+    sharding: Sharding
+    engine: Engine
+    budget: Budget
+
+    def on(self, **sizes: int) -> "Plan":
+        """The same on other ranks."""
+        return msgspec.structs.replace(self, sharding=msgspec.structs.replace(self.sharding, **sizes))
+
+    def asking(self, **changes: int | str) -> "Plan":
+        """The same for another workload."""
+        return msgspec.structs.replace(self, workload=msgspec.structs.replace(self.workload, **changes))
+
+    @property
+    def gpus(self) -> int:
+        """Cards in all."""
+        return self.engine.cards(self.sharding) * self.budget.cards
+
+    def on_cards(self, count: int) -> Iterator["Plan"]:
+        """The ways to put one data-parallel rank on `count` cards, the most tensor parallelism first."""
+        if self.engine.spreads_layers:
+            yield msgspec.structs.replace(self, budget=msgspec.structs.replace(self.budget, cards=count))
+            return
+        for stages in range(1, min(count, len(self.spec.layers)) + 1):
+            if count % stages == 0:
+                yield self.on(tp=count // stages, pp=stages, dcp=1)
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """Bytes at the least, as expected and at the most."""
+
+    low: int
+    expected: int
+    high: int
+
+
+class Outcome(msgspec.Struct, frozen=True, dict=True):
+    """What comes of a plan; bytes are those of one rank, the worst one where they differ."""
+
+    plan: Plan
+    size: CacheSize
+
+    @cached_property
+    def terms(self) -> tuple[Term, ...]:
+        """What lies beside the cache on a rank of the worst stage; nothing where the pool was given."""
+        return () if self.plan.budget.pool_bytes is not None else self._stage_terms[self.worst_stage]
+
+    @cached_property
+    def _stage_terms(self) -> list[tuple[Term, ...]]:
+        """What lies beside the cache on a rank of every stage."""
+        plan, budget = self.plan, self.plan.budget
+        beside = {"loras": budget.loras, "lora_rank": budget.lora_rank}
+        return [
+            overhead_terms(self.size, plan.engine, budget.gpu, budget.saved, stage=stage, **beside)
+            for stage in range(plan.sharding.pp)
+        ]
+
+    @property
+    def pool(self) -> Bounds:
+        """Bytes of the pool that every rank has: those of the worst stage."""
+        return self._stage_pools[self.worst_stage]
+
+    @cached_property
+    def worst_stage(self) -> int:
+        """The pipeline stage with the smallest pool, by place."""
+        return min(range(len(self._stage_pools)), key=lambda stage: self._stage_pools[stage].expected)
+
+    @cached_property
+    def _stage_pools(self) -> list[Bounds]:
+        given = self.plan.budget.pool_bytes
+        if given is not None:
+            return [Bounds(given, given, given)]
+        pool_bytes, stages = self.plan.engine.pool_bytes, range(self.plan.sharding.pp)
+        return [Bounds(*(pool_bytes(self._card(stage, at), self.size) for at in _ENDS)) for stage in stages]
+
+    def _card(self, stage: int, at: str) -> Card:
+        """A card of that stage, with what lies beside the cache as `at` says."""
+        taken = dict.fromkeys(FIELDS.values(), 0)
+        for term in self._stage_terms[stage]:
+            taken[FIELDS[term.name]] += getattr(term, at)
+        cards = self.plan.budget.cards
+        taken["non_torch_bytes"] *= cards
+        return Card(total_bytes=cards * (self.plan.budget.total_bytes or 0), **taken)
+
+    @property
+    def aside_bytes(self) -> int:
+        """What the engine leaves free on a card of the worst stage; below 0 it counts on memory that is taken."""
+        if self.plan.budget.pool_bytes is not None:
+            return 0
+        return self._card(self.worst_stage, "expected_bytes").left_bytes - self.pool.expected
+
+    @property
+    def basis(self) -> EngineBasis:
+        """What the answer rests on: `exact`, `engine rule`, or `assumed` where a term is."""
+        if {term.basis for term in self.terms} & {"assumed", "unknown"}:
+            return "assumed"
+        return "exact" if self.plan.engine.is_plain else "engine rule"
+
+    @cached_property
+    def capacity(self) -> Capacity | None:
+        """What the expected pool carries, None where nothing is left for one."""
+        return self.capacity_of(self.pool.expected)
+
+    def capacity_of(self, pool_bytes: int) -> Capacity | None:
+        """What a pool of so many bytes carries, None for one of none."""
+        return self.plan.engine.capacity(self.size, pool_bytes) if pool_bytes > 0 else None
+
+    @property
+    def sequences(self) -> int:
+        """Whole requests of the context that run at once, over all data-parallel ranks."""
+        return self.sequences_in(self.capacity)
+
+    def sequences_in(self, capacity: Capacity | None) -> int:
+        """The same in another pool."""
+        return 0 if capacity is None else capacity.sequences * self.plan.sharding.dp
+
+    @property
+    def fits(self) -> bool:
+        """Whether the batch runs at once in the expected pool."""
+        return self._holds(self.capacity)
+
+    @cached_property
+    def is_certain(self) -> bool:
+        """Whether the answer is the same at both ends of what is not known exactly."""
+        ends = {self.pool.low, self.pool.high} - {self.pool.expected}
+        return all(self._holds(self.capacity_of(end)) == self.fits for end in ends)
+
+    def _holds(self, capacity: Capacity | None) -> bool:
+        dp = self.plan.sharding.dp
+        return capacity is not None and capacity.sequences >= -(-self.plan.workload.batch // dp)
+
+
+_ENDS = ("most_bytes", "expected_bytes", "low_bytes")
+"""Of what lies beside the pool, from the smallest pool to the largest."""
+
+
+def evaluate(plan: Plan) -> Outcome:
+    """What comes of `plan`; KvcalcError for what its engine refuses."""
+    return Outcome(plan, size_workload(plan.spec, plan.workload, plan.sharding))

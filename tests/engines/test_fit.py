@@ -1,0 +1,177 @@
+"""What fits: every answer is the edge that it says it is, and every change that is offered works."""
+
+import json
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kvcalc as api
+from kvcalc.cache.sharding import Sharding
+from kvcalc.engines.engine import find_engine
+from kvcalc.engines.fit import answer, largest_context, outcome_or_none
+from kvcalc.engines.held import largest
+from kvcalc.engines.plain import Plain
+from kvcalc.engines.plan import Budget, Plan, evaluate
+from kvcalc.sizing.need import Workload
+from kvcalc.sizing.shards import weights_per_rank
+
+GIB = 2**30
+MODELS = ("llama-3.1-8b", "gemma-3-27b", "deepseek-v3", "qwen3.5-35b-a3b", "gpt-oss-20b", "mamba-2.8b")
+
+
+def plan_of(model, engine=None, ctx=8192, batch=1, *, ranks=None, pool=None, card=None, **workload):
+    return Plan(
+        spec=api.load(model),
+        workload=Workload(context_tokens=ctx, batch=batch, **workload),
+        sharding=Sharding(**(ranks or {})),
+        engine=find_engine(engine) if engine else Plain(),
+        budget=Budget(pool_bytes=pool, total_bytes=card),
+    )
+
+
+def test_the_textbook_pool():
+    """llama-8b keeps 131,072 B a token (2 x 32 layers x 8 heads x 128 x 2 B): 4 GiB are 32,768 tokens."""
+    found = answer(plan_of("llama-3.1-8b", pool=4 * GIB))
+    assert found.longest_context == 32768
+    assert answer(plan_of("llama-3.1-8b", ctx=1000, pool=4 * GIB)).outcome.sequences == 4 * GIB // (1000 * 131072)
+
+
+@given(st.integers(0, 5000), st.integers(0, 5000))
+def test_the_largest_of_a_monotone_question(edge, most):
+    assert largest(lambda count: count <= edge, most) == min(edge, most)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.sampled_from(MODELS),
+    st.sampled_from([None, "vllm", "transformers"]),
+    st.integers(2**27, 2**36),
+    st.integers(1, 20),
+    st.sampled_from([100, 4096, 5000]),
+)
+def test_every_answer_is_an_edge(model, engine, pool, batch, ctx):
+    """One token, or one sequence, more does not fit."""
+    plan = plan_of(model, engine, ctx, batch, pool=pool)
+    longest = largest_context(plan)
+    most = plan.spec.max_context or 2**24
+    assert longest == 0 or evaluate(plan.asking(context_tokens=longest)).fits
+    assert longest >= most or not evaluate(plan.asking(context_tokens=longest + 1)).fits
+    sequences = evaluate(plan).sequences
+    assert sequences == 0 or evaluate(plan.asking(batch=sequences)).fits
+    assert not evaluate(plan.asking(batch=sequences + 1)).fits
+
+
+@pytest.mark.parametrize("slots", [1, 3, 4])
+def test_a_llama_cpp_context_of_so_many_slots(slots):
+    """Every slot has cells in steps of 256: 1 GiB is 8,192 cells of 131,072 B, 2,730 a slot for three."""
+    plan = plan_of("llama-3.1-8b", "llama.cpp", 256, slots, pool=GIB)
+    assert largest_context(plan) == 8192 // slots // 256 * 256
+
+
+def test_fewest_gpus_are_the_fewest():
+    """70.6 B parameters in bf16 are 131.4 GiB: two cards of 79.6 GiB hold them, and 4.7 GiB short of 40 GiB of cache each."""
+    found = answer(plan_of("llama-3.1-70b", "vllm", 8192, 32, card=int(79.6 * GIB)))
+    assert found.fewest is not None
+    fewest = found.fewest.plan
+    assert (fewest.gpus, fewest.sharding.tp) == (4, 4)
+    for count in range(1, fewest.gpus):
+        for fewer in fewest.on_cards(count):
+            outcome = outcome_or_none(fewer)
+            assert outcome is None or not outcome.fits
+
+
+def test_every_change_that_is_offered_fits_and_half_of_it_does_not():
+    plan = plan_of("llama-3.1-8b", "vllm", 8192, 60, card=int(79.6 * GIB))
+    found = answer(plan)
+    assert not found.outcome.fits
+    changes = {change.what: change for change in found.changes}
+    assert set(changes) == {"context", "batch", "KV format", "weights' format", "GPUs"}
+    assert [change.share for change in found.changes] == sorted(change.share for change in found.changes)
+    assert evaluate(plan.asking(context_tokens=changes["context"].becomes)).fits
+    assert evaluate(plan.asking(batch=changes["batch"].becomes)).fits
+    assert evaluate(plan.asking(kv_dtype=changes["KV format"].becomes)).fits
+    assert evaluate(plan.asking(weights=changes["weights' format"].becomes)).fits
+    assert not evaluate(plan.asking(context_tokens=(changes["context"].becomes + 8192) // 2)).fits
+
+
+def test_what_fits_needs_no_change():
+    assert answer(plan_of("llama-3.1-8b", "vllm", pool=40 * GIB)).changes == ()
+
+
+def test_memory_below_the_weights_is_an_answer_and_not_an_error():
+    found = answer(plan_of("llama-3.1-70b", "vllm", card=24 * GIB))
+    assert not found.outcome.fits
+    assert found.outcome.capacity is None
+    assert (found.longest_context, found.outcome.sequences) == (0, 0)
+
+
+def test_the_worst_stage_has_the_smallest_pool():
+    """61 layers of DeepSeek-V3 over two stages: 31 and 30, the first three of them dense and light."""
+    outcome = evaluate(plan_of("deepseek-v3", "vllm", card=500 * GIB, ranks={"pp": 2}))
+    weights = weights_per_rank(outcome.size).stage_bytes
+    assert outcome.worst_stage == weights.index(max(weights))
+
+
+def test_data_parallel_ranks_have_a_pool_each():
+    one, four = (evaluate(plan_of("llama-3.1-8b", "vllm", pool=4 * GIB, ranks={"dp": dp})) for dp in (1, 4))
+    assert four.sequences == 4 * one.sequences
+
+
+def test_what_lies_on_a_card_adds_up():
+    """vLLM may use 0.92 of it, rounded up: what it leaves free, the terms and the pool are the card."""
+    card = int(79.6 * GIB)
+    outcome = evaluate(plan_of("llama-3.1-8b", "vllm", card=card))
+    expected = sum(term.expected_bytes for term in outcome.terms)
+    assert expected + outcome.aside_bytes + outcome.pool.expected == card
+    assert outcome.aside_bytes == card - -(-card * Fraction(92, 100) // 1)
+    assert outcome.pool.low <= outcome.pool.expected <= outcome.pool.high
+
+
+def test_the_exit_code_is_the_answer(kvcalc):
+    assert kvcalc("fit", "llama-8b", "--kv-cache-memory", "4GiB", "--ctx", "32K").code == 0
+    assert kvcalc("fit", "llama-8b", "--kv-cache-memory", "4GiB", "--ctx", "32769").code == 1
+
+
+def test_json_has_need_pool_and_capacity_apart(kvcalc):
+    found = json.loads(
+        kvcalc(
+            "fit", "llama-8b", "--kv-cache-memory", "4GiB", "--engine", "vllm", "--ctx", "10K", "--format", "json"
+        ).out
+    )
+    assert found["schema"] == "kvcalc.fit/1"
+    assert found["need_bytes"] == 10240 * 131072
+    assert found["pool_bytes"] == 4 * GIB
+    # 4 GiB are 2,048 blocks of 16 tokens; a request takes 640, and one block is never given out.
+    assert found["capacity"]["blocks"] == 2048
+    assert found["capacity"]["block_tokens"] == 16
+    assert found["capacity"]["tokens"] == 32768
+    assert found["capacity"]["concurrency_at_context"] == 3.2
+    assert found["max_batch"] == 3
+    assert found["max_context_tokens"] == 2047 * 16
+    assert found["min_gpus"] is None
+    assert found["gpu"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "none given"),
+        (("--gpu-memory", "80G"), "no amount of memory with its base"),
+        (("--gpu-memory", "80GiB", "--kv-cache-memory", "4GiB"), "--gpu-memory and --kv-cache-memory given"),
+        (("--gpu-memory", "80GiB", "--engine", "vllm", "--gpu-memory-utilization", "0"), "share above 0"),
+        (("--gpu-memory", "80GiB", "--engine", "vllm", "--gpu-memory-utilization", "1.5"), "share above 0"),
+        (("--gpu-memory", "80GiB", "--engine", "vllm", "--tp", "3"), "does not divide"),
+        (("--gpu-memory", "80GiB", "--pp", "33"), "only 32 layers"),
+        (("--gpu-memory", "80GiB", "--tp", "2", "--gpus", "4"), "the ranks are 2"),
+        (("--gpu-memory", "80GiB", "--engine", "vllm", "--block-size", "0"), "at least 1"),
+        (("--gpu-memory", "80GiB", "--engine", "llama.cpp", "-ctk", "q9_0"), "q9_0"),
+        (("--gpu", "h1000"), "unknown GPU"),
+    ],
+)
+def test_wrong_questions_are_errors_with_a_hint(kvcalc, arguments, said):
+    answer = kvcalc("fit", "llama-8b", *arguments)
+    assert answer.code == 2
+    assert said in answer.err
+    assert "hint: " in answer.err
