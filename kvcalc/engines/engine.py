@@ -20,6 +20,8 @@ class AllocationPart(msgspec.Struct, frozen=True):
     streams: int
     bytes: int
     tensors: dict[str, int]
+    devices: tuple[int, ...] = ()
+    """Bytes on each device, the host behind them; empty where devices were not told apart."""
 
     def document(self) -> EnginePartDocument:
         """The same as machine formats carry it."""

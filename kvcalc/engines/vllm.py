@@ -29,6 +29,8 @@ class Vllm(Engine, frozen=True, kw_only=True):
     block_size: int | None = None
     max_num_batched_tokens: int = BATCHED_TOKENS
     enable_prefix_caching: bool = True
+    num_speculative_tokens: int = 0
+    """Tokens that a step drafts; 0 beside draft layers leaves it to vLLM, one for each of them."""
     max_num_seqs: int | None = None
     """The most requests that run at once."""
     gpu_memory_utilization: float = 0.92
@@ -85,9 +87,11 @@ class Vllm(Engine, frozen=True, kw_only=True):
             block_size=self.block_size,
             prefix_caching=self.enable_prefix_caching,
             in_flight_tokens=self._in_flight_tokens(size),
+            num_speculative_tokens=self.num_speculative_tokens,
         )
         layers = layers_on_rank(size, flags)
-        return layers, Planner(make_groups(layers.specs), self._limits(size, layers), layers.stages)
+        groups = make_groups(layers.specs, block_outermost=layers.block_outermost)
+        return layers, Planner(groups, self._limits(size, layers), layers.stages)
 
     def _in_flight_tokens(self, size: CacheSize) -> int:
         """Of all batches that overlap: one more than pipeline stages, with asynchronous scheduling, the default.
@@ -116,10 +120,14 @@ def _rules(groups: Sequence[Group], planner: Planner) -> Iterator[str]:
         f"{exact_bytes(max(planner.block_bytes))} each{f', of {sizes} tokens' if sizes else ''}"
     )
     empty = count * widest - sum(len(group.layers) for group in groups)
-    if empty:
+    is_packed = any(len({spec.page_bytes for spec in group.specs}) > 1 for group in groups)
+    if empty and not is_packed:
         yield f"{empty} of the {count * widest} places for a layer are padding and stay empty"
-    if any(len({spec.page_bytes for spec in group.specs}) > 1 for group in groups):
+    if is_packed:
         yield "layers of one type and different widths lie side by side in a block"
+    if is_packed and count > 1:
+        least = min(group.block_bytes for group in groups)
+        yield f"a block is as large as its widest group needs; the least takes {exact_bytes(least)} of it"
     claims = Counter(group.request_blocks(planner.limits) for group in groups)
     terms = " + ".join(f"{often} x {blocks:,}" if often > 1 else f"{blocks:,}" for blocks, often in claims.items())
     yield f"blocks that a request claims: {f'{terms} = ' if count > 1 else ''}{planner.request_blocks():,}"

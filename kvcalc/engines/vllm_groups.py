@@ -4,6 +4,7 @@ Read in vLLM 0.33.0, v1/core/kv_cache_planning.py, get_kv_cache_groups and the f
 """
 
 from collections.abc import Sequence
+from math import lcm
 
 import msgspec
 
@@ -31,6 +32,11 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
         return sum(spec.page_bytes for spec in self.specs)
 
     @property
+    def stride_alignment(self) -> int:
+        """Bytes of which its blocks are whole multiples."""
+        return lcm(*(spec.stride_alignment for spec in self.specs)) if self.layers else 1
+
+    @property
     def block_size(self) -> int:
         """Tokens of a block."""
         return self.specs[0].block_size
@@ -55,7 +61,7 @@ def make_groups(specs: Sequence[PageSpec], *, hybrid: bool = True, block_outermo
     places = range(len(specs))
     if not specs:
         return ()
-    merged = specs[0].merged(specs)
+    merged = _merged(specs)
     if merged is not None:
         return (Group(name=merged.name, layers=tuple(places), specs=(merged,)),)
     if is_one_type(specs):
@@ -67,6 +73,16 @@ def make_groups(specs: Sequence[PageSpec], *, hybrid: bool = True, block_outermo
         return tuple(_mixed(layers, [specs[layer] for layer in layers]) for layers in packed)
     unified = unify_pages(specs)
     return _fallback(specs) if unified is None else _split(unified)
+
+
+def _merged(specs: Sequence[PageSpec]) -> PageSpec | None:
+    """One spec for all, None where they need several (`is_kv_cache_spec_uniform`)."""
+    if specs[0].clashes(specs):
+        raise KvcalcError(
+            "vLLM cannot keep windows of different sizes like full attention",
+            "leave --disable-hybrid-kv-cache-manager out",
+        )
+    return specs[0].merged(specs)
 
 
 def is_one_type(specs: Sequence[PageSpec]) -> bool:
@@ -165,11 +181,11 @@ def promote(specs: Sequence[PageSpec]) -> list[PageSpec] | None:
 
     `_promote_local_kv_cache_specs`.
     """
-    if specs[0].merged(specs) is not None or is_one_type(specs):
+    if _merged(specs) is not None or is_one_type(specs):
         return list(specs)
     full = {spec.block_size for spec in specs if isinstance(spec, Full)}
     promoted = [spec.promoted(min(full) if len(full) == 1 else None) for spec in specs] if full else list(specs)
-    return promoted if promoted[0].merged(promoted) is not None or is_one_type(promoted) else None
+    return promoted if _merged(promoted) is not None or is_one_type(promoted) else None
 
 
 def _promote_all(specs: Sequence[PageSpec]) -> list[PageSpec]:
