@@ -221,7 +221,7 @@ def test_a_command_without_a_context_has_the_models_own(kvcalc):
         ("vllm", ("--ctx", "16K", "--kv-dtype", "fp8", "--max-num-seqs", "32", "--tp", "2")),
         ("sglang", ("--ctx", "16K", "--page-size", "16", "--tp", "2")),
         ("llama.cpp", ("-c", "64K", "-np", "4", "-ctk", "q8_0", "-ctv", "q8_0")),
-        ("tensorrt-llm", ("--ctx", "16K", "--tokens-per-block", "64")),
+        ("tensorrt-llm", ("--ctx", "16K", "--kv-cache-free-gpu-mem-fraction", "0.8")),
     ],
 )
 def test_what_is_emitted_is_read_back(kvcalc, engine, flags, tmp_path):
