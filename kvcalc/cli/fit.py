@@ -38,7 +38,7 @@ class CardOptions(msgspec.Struct, frozen=True):
         ),
     ] = None
     overheads: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What kvcalc reconcile --save read from a log.")
+        Path | None, typer.Option(metavar="FILE", help="What kvcalc reconcile read from a log and saved.")
     ] = None
     loras: Annotated[int, typer.Option(metavar="N", help="LoRA adapters loaded at once.")] = 0
     lora_rank: Annotated[int, typer.Option(metavar="R", help="Their rank.")] = 16
