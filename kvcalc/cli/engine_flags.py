@@ -58,6 +58,15 @@ class VllmOptions(msgspec.Struct, frozen=True):
         bool | None,
         typer.Option("--enable-prefix-caching/--no-enable-prefix-caching", help="A state more (default on)."),
     ] = None
+    num_speculative_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--spec-tokens",
+            metavar="N",
+            help="Tokens that drafts propose (--draft-layers counts their layers).",
+            parser=count("--spec-tokens"),
+        ),
+    ] = None
 
 
 class SglangOptions(msgspec.Struct, frozen=True):

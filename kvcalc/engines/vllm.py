@@ -33,6 +33,8 @@ class Vllm(Engine, frozen=True, kw_only=True):
     max_num_batched_tokens: int = BATCHED_TOKENS
     enable_prefix_caching: bool | None = None
     """Beside recurrent states; None leaves it to the release."""
+    num_speculative_tokens: int = 0
+    """Tokens that a step drafts; 0 beside draft layers leaves it to vLLM, one for each of them."""
     max_num_seqs: int | None = None
     """The most requests that run at once."""
     gpu_memory_utilization: float | None = None
@@ -134,12 +136,13 @@ class Vllm(Engine, frozen=True, kw_only=True):
         flags = Flags(
             block_size=self.block_size,
             prefix_caching=self.enable_prefix_caching,
+            num_speculative_tokens=self.num_speculative_tokens,
             rules=rules,
             version=self.version,
         )
         layers = layers_on_rank(size, flags)
         hybrid = not self.disable_hybrid_kv_cache_manager and (rules.chunks_in_groups or not has_chunks(layers.specs))
-        groups = make_groups(layers.specs, hybrid=hybrid, rules=rules)
+        groups = make_groups(layers.specs, hybrid=hybrid, block_outermost=layers.block_outermost, rules=rules)
         limits = self._limits(size, layers)
         planner = Planner(groups, limits, layers.stages, rules=rules, layers=layers.specs, hybrid=hybrid)
         return layers, planner

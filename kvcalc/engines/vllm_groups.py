@@ -5,6 +5,7 @@ In earlier releases they stand in v1/core/kv_cache_utils.py; `vllm_changes` says
 """
 
 from collections.abc import Sequence
+from math import lcm
 
 import msgspec
 
@@ -34,6 +35,11 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
         return sum(spec.page_bytes for spec in self.specs)
 
     @property
+    def stride_alignment(self) -> int:
+        """Bytes of which its blocks are whole multiples."""
+        return lcm(*(spec.stride_alignment for spec in self.specs)) if self.layers else 1
+
+    @property
     def block_size(self) -> int:
         """Tokens of a block."""
         return self.specs[0].block_size
@@ -60,7 +66,7 @@ def make_groups(
     places = range(len(specs))
     if not specs:
         return ()
-    merged = specs[0].merged(specs)
+    merged = _merged(specs)
     if merged is not None:
         return (Group(name=merged.name, layers=tuple(places), specs=(merged,)),)
     if rules.knows_mixed_widths and is_one_type(specs):
@@ -72,6 +78,16 @@ def make_groups(
         return tuple(_mixed(layers, [specs[layer] for layer in layers]) for layers in packed)
     unified = unify_pages(specs, rules)
     return _fallback(specs, rules) if unified is None else _split(unified, rules)
+
+
+def _merged(specs: Sequence[PageSpec]) -> PageSpec | None:
+    """One spec for all, None where they need several (`is_kv_cache_spec_uniform`)."""
+    if specs[0].clashes(specs):
+        raise KvcalcError(
+            "vLLM cannot keep windows of different sizes like full attention",
+            "leave --disable-hybrid-kv-cache-manager out",
+        )
+    return specs[0].merged(specs)
 
 
 def is_one_type(specs: Sequence[PageSpec]) -> bool:
@@ -181,7 +197,7 @@ def promote(specs: Sequence[PageSpec], rules: Rules) -> list[PageSpec] | None:
 
 
 def _are_united(specs: Sequence[PageSpec], rules: Rules) -> bool:
-    return specs[0].merged(specs) is not None or (rules.knows_mixed_widths and is_one_type(specs))
+    return _merged(specs) is not None or (rules.knows_mixed_widths and is_one_type(specs))
 
 
 def _promote_all(specs: Sequence[PageSpec], rules: Rules) -> list[PageSpec]:

@@ -6,12 +6,13 @@ _estimate_max_model_len_from_groups) and v1/core/kv_cache_utils.py (get_kv_cache
 """
 
 from collections.abc import Callable, Sequence
+from math import lcm
 
 import msgspec
 
 from kvcalc.engines.vllm_groups import MIXED, Group, make_groups
 from kvcalc.engines.vllm_rules import Rules
-from kvcalc.engines.vllm_specs import Limits, PageSpec
+from kvcalc.engines.vllm_specs import Limits, PageSpec, aligned
 from kvcalc.engines.vllm_versions import NEWEST
 from kvcalc.errors import KvcalcError
 
@@ -89,7 +90,10 @@ class Planner:
     @property
     def block_bytes(self) -> list[int]:
         """Bytes of one block on a rank of each stage: those of its largest group (`_get_kv_cache_bytes_per_block`)."""
-        return [max(group.block_bytes for group in held) for held in self.stages]
+        return [
+            aligned(max(group.block_bytes for group in held), lcm(*(group.stride_alignment for group in held)))
+            for held in self.stages
+        ]
 
     def request_blocks(self, max_model_len: int | None = None) -> int:
         """Blocks that one request may hold: every group claims its own from the pool."""

@@ -54,10 +54,14 @@ def block_rules(planner: Planner) -> Iterator[str]:
         f"{exact_bytes(max(planner.block_bytes))} each{f', of {sizes} tokens' if sizes else ''}"
     )
     empty = count * widest - sum(len(group.layers) for group in groups)
-    if empty:
+    is_packed = any(len({spec.page_bytes for spec in group.specs}) > 1 for group in groups)
+    if empty and not is_packed:
         yield f"{empty} of the {count * widest} places for a layer are padding and stay empty"
-    if any(len({spec.page_bytes for spec in group.specs}) > 1 for group in groups):
+    if is_packed:
         yield "layers of one type and different widths lie side by side in a block"
+    if is_packed and count > 1:
+        least = min(group.block_bytes for group in groups)
+        yield f"a block is as large as its widest group needs; the least takes {exact_bytes(least)} of it"
     claims = Counter(group.request_blocks(planner.limits) for group in groups)
     terms = " + ".join(f"{often} x {blocks:,}" if often > 1 else f"{blocks:,}" for blocks, often in claims.items())
     yield f"blocks that a request claims: {f'{terms} = ' if count > 1 else ''}{planner.request_blocks():,}"

@@ -32,7 +32,8 @@ def _pool_lines(pool: "PoolDocument | None") -> list[str]:
     if pool["log"]:
         lines.append(f"  its log: {pool['log']}")
     if pool["takes_one_request"]:
-        holds = f"it runs {pool['sequences']:,} requests of {length:,} tokens at once"
+        many = "s" if pool["sequences"] > 1 else ""
+        holds = f"it runs {pool['sequences']:,} request{many} of {length:,} tokens at once"
         return [*lines, f"  {holds}, limited by {pool['limited_by']}"]
     longest = f"the longest that fits is {pool['longest_request']:,} tokens" if pool["longest_request"] else "none fits"
     if size is None or pool["blocks_per_request"] is None:
