@@ -17,13 +17,11 @@ class Asked(NamedTuple):
     kept: Sequence[Component]
     rules: Rules
     prefix_caching: bool | None
+    draft_tokens: int
 
 
-def check_release(
-    size: CacheSize, kept: Sequence[Component], rules: Rules, version: str, prefix_caching: bool | None
-) -> None:
+def check_release(asked: Asked, version: str) -> None:
     """KvcalcError, by name, where the release does not have what the request needs, or it was not read there."""
-    asked = Asked(size, kept, rules, prefix_caching)
     for is_met, what, hint in _LIMITS:
         if is_met(asked):
             raise KvcalcError(f"--engine vllm@{version} does not know {what}", hint)
@@ -46,7 +44,9 @@ def _has_newest_kinds(asked: Asked) -> bool:
     bounded = any(isinstance(one, Attended) and (one.window or one.ratio) for one in asked.kept)
     selects = any(one.selects for one in asked.kept)
     latent = _has_latents(asked)
-    return bool(asked.size.workload.draft_layers) or (latent and bounded) or (selects and not latent)
+    return (
+        bool(asked.draft_tokens or asked.size.workload.draft_layers) or (latent and bounded) or (selects and not latent)
+    )
 
 
 def _has_windows_alone(asked: Asked) -> bool:

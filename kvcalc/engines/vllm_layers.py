@@ -15,7 +15,7 @@ from kvcalc.cache.formats import find_format
 from kvcalc.cache.sharding import WHOLE, Sharding
 from kvcalc.engines.vllm_compressed import compressed_of, index_key_bytes
 from kvcalc.engines.vllm_drafts import DraftTokens
-from kvcalc.engines.vllm_known import check_release
+from kvcalc.engines.vllm_known import Asked, check_release
 from kvcalc.engines.vllm_rules import Rules
 from kvcalc.engines.vllm_specs import (
     Chunked,
@@ -75,7 +75,8 @@ def layers_on_rank(size: CacheSize, flags: Flags) -> Layers:
     kept = [one for one in components if one.keeps_entries or one.states(WHOLE)]
     _check_known(kept)
     _check_parallel(size, kept)
-    check_release(size, kept, flags.rules, flags.version, flags.prefix_caching)
+    asked = Asked(size, kept, flags.rules, flags.prefix_caching, flags.num_speculative_tokens)
+    check_release(asked, flags.version)
     builder = _Builder(size, flags, kept)
     of_layers = [builder.specs(layer.components) for layer in size.layers]
     cuts = [sum(map(len, of_layers[:end])) for _, end in size.stages]

@@ -306,6 +306,8 @@ def test_up_to_0_9_0_the_check_asks_less_than_the_pool_keeps():
         ("0.2.7", "llama-3.1-8b", {"kv_dtype": "fp8"}, {}, "does not know --kv-dtype fp8"),
         ("0.19.1", "llama-3.1-8b", {"kv_dtype": "nvfp4"}, {}, "does not know --kv-dtype nvfp4"),
         ("0.29.0", "nemotron-3-nano-30b-a3b", {}, {}, "Mamba's states for every block"),
+        ("0.32.0", "deepseek-v4-flash", {}, {}, "compressed entries"),
+        ("0.32.0", "llama-3.1-8b", {}, {"num_speculative_tokens": 2}, "or drafts"),
         ("0.6.6", "mistral-7b-v0.1", {}, {}, "lets them reuse their blocks"),
         ("0.9.0", "gemma-4-31b", {}, {}, "cannot keep the layers"),
         ("0.11.0", "gemma-4-31b", {}, {}, "no common page size"),
