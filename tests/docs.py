@@ -21,6 +21,7 @@ import msgspec
 from coverage_table import coverage_table
 from gpu_table import GPU_TABLES
 from memory_table import memory_table
+from vllm_tables import VLLM_TABLES
 
 from kvcalc import documents
 from kvcalc.cache.formats import all_formats
@@ -128,7 +129,7 @@ def _kinds() -> str:
 
 
 COMMON = {"id", "parameters", "extra_parameters", "weights"}
-TABLES = {"formats": _formats, "kinds": _kinds, "coverage": coverage_table, **GPU_TABLES}
+TABLES = {"formats": _formats, "kinds": _kinds, "coverage": coverage_table, **GPU_TABLES, **VLLM_TABLES}
 NEEDS_TORCH = {"memory": memory_table}
 """Tables that are measured: without torch they stay as they are."""
 

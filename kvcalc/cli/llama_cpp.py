@@ -36,6 +36,12 @@ class LlamaCppOptions(msgspec.Struct, frozen=True):
     ] = None
     kv_unified: Annotated[bool, typer.Option("--kv-unified", "-kvu", help="All slots share one stream.")] = False
     swa_full: Annotated[bool, typer.Option("--swa-full", help="Windows keep everything.")] = False
+    tensor_split: Annotated[
+        str | None, typer.Option("--tensor-split", "-ts", metavar="N,N,...", help="Shares of the devices: 3,1.")
+    ] = None
+    n_gpu_layers: Annotated[
+        _Count, typer.Option("--n-gpu-layers", "-ngl", metavar="N", help="Layers on devices, the output among them.")
+    ] = None
     spec_draft_n_max: Annotated[
         _Count,
         typer.Option("--spec-draft-n-max", "--draft-max", metavar="N", help="Draft tokens of speculation."),
@@ -82,14 +88,30 @@ def flags_of(options: LlamaCppOptions, total: int | None) -> dict[str, Any]:
     switch = (options.flash_attn or "auto").casefold()
     if switch not in _SWITCH:
         raise KvcalcError(f"-fa {switch!r} is neither on nor off", "use -fa on, off or auto")
-    counts = {name: getattr(options, name) for name in ("batch_size", "ubatch_size", "spec_draft_n_max")}
+    counts = {name: getattr(options, name) for name in _COUNTS}
     return {
         "ctx_size": total,
         "flash_attn": _SWITCH[switch],
         "kv_unified": options.kv_unified,
         "swa_full": options.swa_full,
+        "tensor_split": _shares(options.tensor_split),
         **{name: count_or(text, f"--{name.replace('_', '-')}", 1) for name, text in counts.items() if text is not None},
     }
+
+
+_COUNTS = ("batch_size", "ubatch_size", "spec_draft_n_max", "n_gpu_layers")
+
+
+def _shares(text: str | None) -> tuple[float, ...]:
+    """The shares behind -ts, each 0 or more."""
+    parts = [] if text is None else text.replace("/", ",").split(",")
+    try:
+        shares = tuple(map(float, parts))
+    except ValueError:
+        shares = (-1.0,)
+    if any(not 0 <= share < float("inf") for share in shares) or (shares and not sum(shares)):
+        raise KvcalcError(f"-ts {text}: shares of devices are needed", "write -ts 3,1")
+    return shares
 
 
 _SWITCH = {"on": True, "off": False, "auto": True, "1": True, "0": False, "-1": True}

@@ -1,161 +1,182 @@
-"""transformers: what its DynamicCache holds after a prefill.
+"""transformers: the caches that generate() makes, by the names that it gives them.
 
-Read in transformers 5.24.0, cache_utils.py and the code of the models named.
-
-The cache is in the model's own format whatever a spec pins, recurrent states in fp32. It differs from the
-need by habit (a window keeps the W - 1 past tokens that the next one will see, a convolution keeps all of
-its columns) and in a few models by their own code.
+Read in transformers 5.24.0; each module beside this one names what it follows. The context counts the tokens that the
+cache holds: a prompt and n new tokens leave one fewer, since the last is never fed back.
 """
 
-from collections.abc import Iterator
-from typing import ClassVar
+from fractions import Fraction
+from typing import Any, ClassVar
 
-from kvcalc.cache.component import Component, State
-from kvcalc.cache.formats import find_format
-from kvcalc.cache.sharding import WHOLE
 from kvcalc.engines.engine import Allocation, Capacity, Card, Engine
 from kvcalc.engines.held import held_capacity
+from kvcalc.engines.transformers_dynamic import DynamicHolder
+from kvcalc.engines.transformers_paged import Pages, Paging, paged_bytes, paged_capacity, pages_of
+from kvcalc.engines.transformers_quantized import Quantizing, quantized_bytes
+from kvcalc.engines.transformers_static import StaticHolder
 from kvcalc.errors import KvcalcError
-from kvcalc.model.spec import Layer
-from kvcalc.sizing.need import CacheSize, layers_of
+from kvcalc.sizing.need import CacheSize
 
-REPEATS_KV_HEADS = {"falcon"}
-"""falcon with new_decoder_architecture expands its KV heads to the query heads before caching them."""
-
-KEEPS_ENGINE_COLUMNS = {"recurrent_gemma"}
-"""Keeps kernel - 1 columns, in the module and not in the cache object."""
-
-STATE_IN_MODEL_FORMAT = {"minimax", "xlstm"}
-"""Keep the recurrent state in the model's format."""
-
-CONVOLUTIONS_IN_FP32 = {"inkling_text", "inkling2_text", "inkling2_loop_text"}
-"""Keep the columns of convolutions in fp32."""
-
-INDEX_IN_FP32 = {"dots3_note_text"}
-"""Keeps index keys in fp32."""
-
-INDEXES_EVERY_TOKEN = {"glm5_next_text": (2, 1), "qwen4_exp_text": (1, 0)}
-"""Pool index keys when they are used and keep them of every token: how many vectors as wide as a key (GLM-5-Next has
-a gate beside it), and how many more numbers."""
-
-POSITION_AXES = {"qwen4_exp_text": 3}
-"""Keeps the positions of all tokens, an int64 an axis (time, height, width), once for all layers."""
-
-KEEPS_WHOLE_WINDOW = {"mimo_v2_flash"}
-"""Means W past tokens and the new one by a window of W."""
-
-COMPRESSES = {"deepseek_v4"}
-"""Holds open rows of its compressors, and K and V of a layer that only slides as two equal tensors."""
+MAX_MEMORY_PERCENT = 0.9
 
 
 class Transformers(Engine, frozen=True, kw_only=True):
-    """The rules of transformers 5.24."""
+    """The rules of transformers 5.24; a flag that is None has the library's default."""
+
+    cache_implementation: str = "dynamic"
+    """`dynamic`, `static`, `quantized`, or `paged` for continuous batching."""
+    max_cache_len: int | None = None
+    """static: made for at least so many tokens."""
+    max_new_tokens: int | None = None
+    """quantized: how many of the context's tokens came one by one."""
+    cache_backend: str | None = None
+    """quantized: `quanto`, `hqq` or `fp8`; `backend` of cache_config."""
+    nbits: int | None = None
+    axis_key: int | None = None
+    axis_value: int | None = None
+    q_group_size: int | None = None
+    residual_length: int | None = None
+    page_size: int | None = None
+    """paged: tokens of a block (256), and so on for all below."""
+    num_blocks: int | None = None
+    max_batch_tokens: int | None = None
+    max_requests_per_batch: int | None = None
+    max_blocks_per_request: int | None = None
+    max_memory_percent: float | None = None
+    """Share of the free memory: 0.9."""
+    flash: bool | None = None
+    """Whether attention is Flash Attention: it is by default."""
 
     name: ClassVar[str] = "transformers"
     versions: ClassVar[tuple[str, ...]] = ("5.24.0",)
     kv_formats: ClassVar[tuple[str, ...]] = ()
 
     def allocate(self, size: CacheSize) -> Allocation:
-        """What a DynamicCache holds, in bytes, for the whole batch on one device."""
-        if size.ranks > 1:
-            raise KvcalcError("transformers holds a cache on one rank here", "leave --tp, --pp, --dp and --dcp out")
-        holder = _Holder(size)
-        held = holder.position_bytes() + sum(holder.layer_bytes(layer) for layer in layers_of(size.spec, size.workload))
-        return Allocation(self.name, self.version, held * size.workload.batch, tuple(dict.fromkeys(holder.rules)))
+        """What the cache holds, in bytes, for the whole batch on one device."""
+        held, rules = self._cache(size).held(self, size)
+        return Allocation(self.name, self.version, held, tuple(dict.fromkeys(rules)))
 
     def capacity(self, size: CacheSize, pool_bytes: int) -> Capacity:
-        """What fits into that memory: it takes no pool."""
-        return held_capacity(self.allocate, size, pool_bytes)
+        """What fits into that memory: only continuous batching takes a pool."""
+        return self._cache(size).capacity(self, size, pool_bytes)
 
     def pool_bytes(self, card: Card, size: CacheSize) -> int:
-        """All that is left, in bytes: it sets nothing aside."""
+        """All that is left, in bytes; continuous batching takes its share before anything has run."""
+        return self._cache(size).pool_bytes(self, card)
+
+    @property
+    def pool_rule(self) -> str:
+        """The share that continuous batching takes; the other caches take all that is left."""
+        if self.cache_implementation != "paged":
+            return ""
+        return f"{self.max_memory_percent or MAX_MEMORY_PERCENT:.4g} of what was free (--max-memory-percent)"
+
+    def given(self, flags: tuple[str, ...]) -> dict[str, Any]:
+        """Those of `flags` that were given, by name."""
+        return {flag: getattr(self, flag) for flag in flags if getattr(self, flag) is not None}
+
+    def _known(self) -> "_Dynamic":
+        if self.cache_implementation not in CACHES:
+            message = (
+                f"the bytes of --cache-implementation {self.cache_implementation} on the device are not known here"
+            )
+            raise KvcalcError(message, f"known are {', '.join(CACHES)}")
+        return CACHES[self.cache_implementation]
+
+    def _cache(self, size: CacheSize) -> "_Dynamic":
+        """Which cache it is; KvcalcError for a flag of another one, for one that was not read, and for ranks."""
+        cache = self._known()
+        for owner, other in CACHES.items():
+            for flag in self.given(other.flags):
+                if flag not in cache.flags:
+                    spelled = f"--{flag.replace('_', '-')}"
+                    raise KvcalcError(f"{spelled} is of the {owner} cache", f"add --cache-implementation {owner}")
+        if size.ranks > (size.sharding.tp if cache.takes_tp and size.sharding.dcp == 1 else 1):
+            message = f"transformers holds a {self.cache_implementation} cache on one rank here"
+            raise KvcalcError(message, f"leave {'' if cache.takes_tp else '--tp, '}--pp, --dp and --dcp out")
+        return cache
+
+
+class _Dynamic:
+    """The cache that grows with its tokens."""
+
+    flags: ClassVar[tuple[str, ...]] = ()
+    takes_tp: ClassVar[bool] = False
+
+    def held(self, engine: Transformers, size: CacheSize) -> tuple[int, list[str]]:
+        """Bytes of the whole batch, and the rules behind them."""
+        return _summed(DynamicHolder(size))
+
+    def capacity(self, engine: Transformers, size: CacheSize, pool_bytes: int) -> Capacity:
+        """What fits into so much memory."""
+        return held_capacity(engine.allocate, size, pool_bytes)
+
+    def pool_bytes(self, engine: Transformers, card: Card) -> int:
+        """What it may fill, in bytes."""
         return card.left_bytes
 
 
-class _Holder:
-    """Bytes of one sequence, layer by layer, and the rules that were met on the way."""
+class _Static(_Dynamic):
+    flags = ("max_cache_len",)
 
-    def __init__(self, size: CacheSize) -> None:
-        self.tokens = size.workload.context_tokens
-        self.model_type = size.spec.model_type or ""
-        self.format = find_format(size.packer.dtype)
-        self.rules: list[str] = []
+    def held(self, engine: Transformers, size: CacheSize) -> tuple[int, list[str]]:
+        return _summed(StaticHolder(size, engine.max_cache_len))
 
-    def position_bytes(self) -> int:
-        """What is held beside the layers."""
-        axes = POSITION_AXES.get(self.model_type, 0)
-        if axes:
-            self.rules.append(f"positions of all tokens are kept, an int64 for each of {axes} axes")
-        return self.tokens * axes * 8
 
-    def layer_bytes(self, layer: Layer) -> int:
-        """Everything that one layer holds."""
-        own = sum(self._component_bytes(one) for one in layer.components)
-        return own + (sum(self._open_bytes(layer)) if self.model_type in COMPRESSES else 0)
+class _Quantized(_Dynamic):
+    of_groups = ("nbits", "axis_key", "axis_value", "q_group_size", "residual_length")
+    flags = (*of_groups, "cache_backend", "max_new_tokens")
 
-    def _component_bytes(self, component: Component) -> int:
-        if component.selects and self.model_type in {*INDEX_IN_FP32, *INDEXES_EVERY_TOKEN}:
-            return self._index_bytes(component)
-        states = sum(self._state_bytes(state) for state in component.states(WHOLE))
-        return self._entries(component) * self._entry_bytes(component) + states if component.keeps_entries else states
+    def held(self, engine: Transformers, size: CacheSize) -> tuple[int, list[str]]:
+        given, backend = engine.given(self.of_groups), engine.cache_backend or "quanto"
+        if backend == "fp8" and given:
+            flag = f"--{next(iter(given)).replace('_', '-')}"
+            raise KvcalcError(f"{flag}: the fp8 cache has one scale a tensor and no groups", "leave it out")
+        tokens, generated = size.workload.context_tokens, engine.max_new_tokens or 0
+        if generated >= tokens:
+            message = f"--max-new-tokens {generated:,} leaves no prompt of {tokens:,} tokens"
+            raise KvcalcError(message, "the context holds the prompt too")
+        return quantized_bytes(size, Quantizing(backend=backend, **given), generated)
 
-    def _index_bytes(self, component: Component) -> int:
-        (part,) = component.parts(WHOLE)
-        if self.model_type in INDEX_IN_FP32:
-            self.rules.append("index keys are kept in fp32")
-            return int(component.entries(self.tokens)) * part.width * 4
-        vectors, numbers = INDEXES_EVERY_TOKEN[self.model_type]
-        self.rules.append("index keys are pooled when they are used: what is pooled is kept of every token")
-        return self.tokens * self.format.bulk_bytes(vectors * part.width + numbers, component.name)
 
-    def _entries(self, component: Component) -> int:
-        entries, cap = int(component.entries(self.tokens)), component.span.cap
-        if cap is None or component.is_encoder_fed or self.tokens < cap:
-            return entries
-        if self.model_type in KEEPS_WHOLE_WINDOW:
-            return entries
-        self.rules.append("a window or chunk of W keeps the last W - 1 tokens")
-        return entries - 1
+class _Paged(_Dynamic):
+    of_pages = (
+        "page_size",
+        "num_blocks",
+        "max_batch_tokens",
+        "max_requests_per_batch",
+        "max_blocks_per_request",
+        "flash",
+    )
+    flags = (*of_pages, "max_memory_percent")
+    takes_tp = True
 
-    def _entry_bytes(self, component: Component) -> int:
-        packed = self.format.entry_bytes(component.parts(WHOLE), component.name)
-        group = component.query_group
-        if self.model_type not in REPEATS_KV_HEADS or group == 1 or not component.queries:
-            return packed
-        self.rules.append("KV heads are repeated to the query heads before they are cached")
-        return packed // group * component.queries
+    def held(self, engine: Transformers, size: CacheSize) -> tuple[int, list[str]]:
+        return paged_bytes(size, self._pages(engine, size))
 
-    def _state_bytes(self, state: State) -> int:
-        if state.is_convolution:
-            form = find_format("fp32") if self.model_type in CONVOLUTIONS_IN_FP32 else self.format
-            return form.bulk_bytes(state.values + self._extra_column(state), state.name)
-        in_model_format = self.model_type in STATE_IN_MODEL_FORMAT or state.format == "model"
-        if self.model_type in STATE_IN_MODEL_FORMAT:
-            self.rules.append("the recurrent state is kept in the model's format")
-        form = self.format if in_model_format else find_format("fp32")
-        return form.bulk_bytes(state.values, state.name)
+    def capacity(self, engine: Transformers, size: CacheSize, pool_bytes: int) -> Capacity:
+        return paged_capacity(size, self._pages(engine, size), pool_bytes)
 
-    def _extra_column(self, state: State) -> int:
-        if self.model_type in KEEPS_ENGINE_COLUMNS:
-            return 0
-        self.rules.append("a convolution keeps all of its columns, one more than it needs")
-        return state.width
+    def pool_bytes(self, engine: Transformers, card: Card) -> int:
+        free = card.left_bytes + card.activation_bytes + card.graphs_bytes
+        return int(free * Fraction(str(engine.max_memory_percent or MAX_MEMORY_PERCENT)))
 
-    def _open_bytes(self, layer: Layer) -> Iterator[int]:
-        """What compressors hold beside their entries; and the twin of a window in a layer that only slides."""
-        compressed = [one for one in layer.components if one.span.ratio > 1]
-        if not compressed:
-            self.rules.append("a layer that only slides holds its vector twice, as K and as V")
-            yield from (self._entries(one) * self._entry_bytes(one) for one in layer.components)
-        for one in compressed:
-            self.rules.append("compressors hold their open rows and gates, overlapping ones the last whole rows too")
-            yield self._compressor_bytes(one)
+    def _pages(self, engine: Transformers, size: CacheSize) -> Pages:
+        return pages_of(size, Paging(**engine.given(self.of_pages)))
 
-    def _compressor_bytes(self, component: Component) -> int:
-        """Tokens of an unfinished entry with their gates; where entries overlap, one more entry with gates in fp32."""
-        ratio, width = component.span.ratio, sum(part.width for part in component.parts(WHOLE))
-        open_values = self.tokens % ratio * width * (2 if component.overlaps else 1)
-        held = 2 * self.format.bulk_bytes(open_values, component.name)
-        if component.overlaps and self.tokens >= ratio:
-            held += self.format.bulk_bytes(ratio * width, component.name) + ratio * width * 4
-        return held
+
+def _summed(holder: DynamicHolder) -> tuple[int, list[str]]:
+    held = holder.held_bytes()
+    return held, holder.rules
+
+
+CACHES: dict[str, _Dynamic] = {
+    "dynamic": _Dynamic(),
+    "static": _Static(),
+    "quantized": _Quantized(),
+    "paged": _Paged(),
+    # Names that generate() still takes for the static cache.
+    "hybrid": _Static(),
+    "hybrid_chunked": _Static(),
+    "sliding_window": _Static(),
+}
+"""The caches by the names of `cache_implementation`; offloaded ones lie on the CPU in part."""
