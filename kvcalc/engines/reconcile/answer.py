@@ -64,11 +64,15 @@ def _pooled(log: Log, name: str, findings: list[Finding], asked: Asked, load: Lo
     engine = engine.with_flags(**own)
     question = Question(spec, _workload(settings, asked), _ranks(settings, asked), engine)
     _ = question.size
-    is_told = version is not None or "@" in (asked.engine or "")
+    is_named = "@" in (asked.engine or "")
+    is_told = version is not None or is_named
     releases = [engine.version] if is_told else table.era(findings, engine.versions)
+    # Where no version is printed every release of the era is tried before, all figures together.
+    is_open = is_named or (is_told and bool(about_rules))
     pools = list(_stages(table, findings, asked, settings))
     question = _best(question, releases, pools, table.figures(settings))
-    found = [row for pool, lines in pools for row in _explained(question, pool, lines, table.figures(settings))]
+    figures = table.figures(settings)
+    found = [row for pool, lines in pools for row in _explained(question, pool, lines, figures, is_open)]
     if len(releases) > 1:
         about_rules = f"the log prints no version: its figures are held against the rules of {question.engine.version}"
     rows = [*sum_rows(findings), *(row for stage in stages for row in contradictions(stage)), *found]
@@ -92,10 +96,10 @@ def _best(
 
 
 def _explained(
-    question: Question, pool: Pool, lines: Sequence[Finding], figures: Mapping[str, Figure]
+    question: Question, pool: Pool, lines: Sequence[Finding], figures: Mapping[str, Figure], is_release_open: bool
 ) -> Iterator[Row]:
     """Rows of one pool; those that differ with the one change that explains them."""
-    return explained(lambda other: pool_rows(other, pool, lines, figures), question)
+    return explained(lambda other: pool_rows(other, pool, lines, figures), question, is_release_open)
 
 
 def _stages(table: Table, findings: Sequence[Finding], asked: Asked, settings: Settings) -> Iterator[_Stage]:

@@ -74,8 +74,8 @@ class Narrowing:
         guess = self.pool.low + int((logged.low - least) * rise)
         low = _first(lambda pool_bytes: value(pool_bytes) >= logged.low, self.pool.low, self.pool.high, guess)
         if value(low) > logged.high:
-            # The figure moves in steps, and none of them is the log's.
-            return msgspec.structs.replace(judged(one, key, least, most), verdict="unexplained")
+            # The figure moves in steps, and none of them is the log's: those next to it are shown.
+            return judged(one, key, value(low), value(low)) if low == self.pool.low else _between(one, key, value, low)
         end, guess = self.pool.high + 1, low + int((2 * logged.half or 1) * rise)
         above = _first(lambda pool_bytes: pool_bytes == end or value(pool_bytes) > logged.high, low, end, guess)
         was_known = self.pool.is_known
@@ -86,6 +86,11 @@ class Narrowing:
             one, key, value(low), value(low), f"nothing says the pool: this takes {self.pool.text} on each rank"
         )
         return msgspec.structs.replace(row, verdict="given")
+
+
+def _between(one: Finding, key: str, value: Callable[[int], Fraction], place: int) -> Row:
+    """The row of a figure that lies between the steps before `place` and there."""
+    return msgspec.structs.replace(judged(one, key, value(place - 1), value(place)), verdict="unexplained")
 
 
 def _first(holds: Callable[[int], bool], low: int, high: int, guess: int) -> int:

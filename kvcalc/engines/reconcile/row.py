@@ -69,10 +69,16 @@ def unexplained(one: Finding, key: str, why: str) -> Row:
     return Row(line=one.line, rank=one.rank, figure=key, logged=one.values[key], verdict="unexplained", why=why)
 
 
-def explained(rows_of: Callable[[Question], Iterable[Row]], question: Question) -> Iterator[Row]:
-    """The rows of `question`; one that differs says with which single change all of them would agree."""
+_RowsOf = Callable[[Question], Iterable[Row]]
+
+
+def explained(rows_of: _RowsOf, question: Question, is_release_open: bool = False) -> Iterator[Row]:
+    """The rows of `question`; one that differs says with which single change all of them would agree.
+
+    Another release is such a change where nobody knows for sure which one it was.
+    """
     rows = list(rows_of(question))
-    found = _changes(rows_of, question) if any(row.is_bad and not row.why for row in rows) else []
+    found = _changes(rows_of, question, is_release_open) if any(row.is_bad and not row.why for row in rows) else []
     for row in rows:
         if not row.is_bad or row.why:
             yield row
@@ -82,7 +88,7 @@ def explained(rows_of: Callable[[Question], Iterable[Row]], question: Question) 
             yield msgspec.structs.replace(row, why="no single change of the request makes it so")
 
 
-def _changes(rows_of: Callable[[Question], Iterable[Row]], question: Question) -> list[str]:
+def _changes(rows_of: _RowsOf, question: Question, is_release_open: bool) -> list[str]:
     """The changes under which all rows agree, at most `MOST_CHANGES`; of releases the newest, and how many more."""
 
     def agrees(other: Question) -> bool:
@@ -92,7 +98,8 @@ def _changes(rows_of: Callable[[Question], Iterable[Row]], question: Question) -
             return False
 
     found = list(islice((name for name, other in question.changed() if agrees(other)), MOST_CHANGES))
-    releases = [] if len(found) == MOST_CHANGES else [name for name, one in question.other_releases() if agrees(one)]
+    others = question.other_releases() if is_release_open and len(found) < MOST_CHANGES else ()
+    releases = [name for name, one in others if agrees(one)]
     if releases:
         more = f" ({len(releases) - 1} more releases, back to {releases[-1]})" if len(releases) > 1 else ""
         found.append(f"--engine {question.engine.name}@{releases[0]}{more}")

@@ -79,6 +79,22 @@ def test_what_no_single_change_explains_is_said_to_be_unexplained(reconcile):
     assert answer.code == 1
 
 
+def test_another_release_is_an_explanation_where_the_user_names_one(reconcile):
+    """A window holds all batches in flight since 0.26: 70.79 GiB there, 45.79 before (vllm-project/vllm#49878)."""
+    text = EXCERPTS["gemma-4-31b-of-two-releases"]["log"].replace("(v0.26.0) ", "")
+    answer = reconcile(text, "gemma-4-31b", "--engine", "vllm@0.25.1", "--format", "json")
+    assert "--engine vllm@" in whys(answer)["needed_bytes", "different"]
+
+
+def test_a_figure_between_two_steps_shows_both(reconcile):
+    """DeepSeek's blocks hold 64 tokens here: 107,824 is no multiple, 1,684 x 64 and 1,685 x 64 are; 70,272 B a token."""
+    text = "Available KV cache memory: 7.06 GiB\nGPU KV cache size: 107,824 tokens\n"
+    answer = reconcile(text, "deepseek-v3", "--block-size", "64", "--ctx", "32768", "--format", "json")
+    figure = answer.json["figures"][-1]
+    assert (figure["computed_low"], figure["computed_high"]) == (1684 * 64, 1685 * 64)
+    assert answer.code == 1
+
+
 def test_another_model_is_ruled_out_by_its_figures(reconcile):
     """16 layers of 4 heads x 256 x 2 x 1 B and states, on two ranks, are not 32 of 8 x 128 x 2."""
     answer = reconcile(QWEN, "llama-3.1-8b")
