@@ -58,6 +58,16 @@ class VllmOptions(msgspec.Struct, frozen=True):
         bool | None,
         typer.Option("--enable-prefix-caching/--no-enable-prefix-caching", help="A state more (default on)."),
     ] = None
+    disable_hybrid_kv_cache_manager: Annotated[
+        bool, typer.Option("--disable-hybrid-kv-cache-manager", help="Windows keep every token.")
+    ] = False
+    num_gpu_blocks_override: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="So many blocks instead.", parser=count("--num-gpu-blocks-override")),
+    ] = None
+    swap_space: Annotated[
+        float | None, typer.Option(metavar="GIB", help="Of blocks on the CPU, before 0.20 (4).", min=0)
+    ] = None
     num_speculative_tokens: Annotated[
         int | None,
         typer.Option(

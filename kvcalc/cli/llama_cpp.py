@@ -11,6 +11,7 @@ from kvcalc.cli.request import Asked, ask_about, batch_flag, context_flag, load_
 from kvcalc.errors import KvcalcError
 from kvcalc.model.spec import ModelSpec
 from kvcalc.sizing.need import default_context
+from kvcalc.units import parse_shares
 
 _Count = str | None
 
@@ -94,25 +95,12 @@ def flags_of(options: LlamaCppOptions, total: int | None) -> dict[str, Any]:
         "flash_attn": _SWITCH[switch],
         "kv_unified": options.kv_unified,
         "swa_full": options.swa_full,
-        "tensor_split": _shares(options.tensor_split),
+        "tensor_split": () if options.tensor_split is None else parse_shares(options.tensor_split, "-ts"),
         **{name: count_or(text, f"--{name.replace('_', '-')}", 1) for name, text in counts.items() if text is not None},
     }
 
 
 _COUNTS = ("batch_size", "ubatch_size", "spec_draft_n_max", "n_gpu_layers")
-
-
-def _shares(text: str | None) -> tuple[float, ...]:
-    """The shares behind -ts, each 0 or more."""
-    parts = [] if text is None else text.replace("/", ",").split(",")
-    try:
-        shares = tuple(map(float, parts))
-    except ValueError:
-        shares = (-1.0,)
-    if any(not 0 <= share < float("inf") for share in shares) or (shares and not sum(shares)):
-        raise KvcalcError(f"-ts {text}: shares of devices are needed", "write -ts 3,1")
-    return shares
-
 
 _SWITCH = {"on": True, "off": False, "auto": True, "1": True, "0": False, "-1": True}
 """What -fa takes: is_truthy, is_falsey and is_autoy of common/arg.cpp."""

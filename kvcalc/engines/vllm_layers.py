@@ -121,8 +121,17 @@ class _Builder:
         grown = step * cdiv(largest, step * token_bytes)
         if grown > self.block_size:
             self.rules.append(f"attention blocks grow to {grown:,} tokens so that a page holds a state")
+            self.rules += self._narrowed()
             self.block_size = grown
         self.state_page = self.block_size * token_bytes
+
+    def _narrowed(self) -> list[str]:
+        """What a format of fewer bytes than the model's buys where a block has to hold a state."""
+        form, own = self.size.packer.entry_format(self.attention[0]), find_format(self.size.packer.dtype)
+        parts = self.attention[0].parts(self.ranks)
+        if form.entry_bytes(parts, "kv") >= own.entry_bytes(parts, "kv"):
+            return []
+        return [f"{form.name} makes such a block longer and no smaller: a state is as large as before"]
 
     def _own_block_size(self) -> int:
         """Tokens of a block where nothing asks for others: what the kernels of all its layers take."""
