@@ -83,7 +83,10 @@ class WeightsDocument(TypedDict):
 
 
 class EnginePartDocument(TypedDict):
-    """One cache as the engine makes it: `cells` a stream in each of `layers`; `tensors` splits its bytes by name."""
+    """One cache as the engine makes it: `cells` a stream in each of `layers`; `tensors` splits its bytes by name.
+
+    `devices` splits them by device, the host last; it is empty where devices were not told apart.
+    """
 
     name: str
     layers: int
@@ -91,6 +94,7 @@ class EnginePartDocument(TypedDict):
     streams: int
     bytes: int
     tensors: dict[str, int]
+    devices: list[int]
 
 
 class PoolDocument(TypedDict):

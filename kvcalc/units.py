@@ -83,6 +83,17 @@ def parse_share(text: str, flag: str) -> float:
     return float(text)
 
 
+def parse_shares(text: str, flag: str) -> tuple[float, ...]:
+    """Read shares of devices, none of them negative: `3,1`, or `3/1` as llama.cpp takes too."""
+    try:
+        shares = tuple(float(part) for part in text.replace("/", ",").split(","))
+    except ValueError:
+        shares = ()
+    if not shares or any(not 0 <= share < math.inf for share in shares) or not sum(shares):
+        raise KvcalcError(f"{flag} {shorten(text)!r} is no list of shares", "write 3,1")
+    return shares
+
+
 def memory(count: float | Fraction, given: int | None = None) -> str:
     """Print bytes in the largest binary unit that keeps it at 1 or more, or in the `given` one.
 

@@ -1,7 +1,7 @@
 """The documentation's examples, run: `python tests/docs.py` rewrites what they print.
 
-In README.md and docs/*.md a ```console block holds commands (`$ kvcalc ...`) and what they print, a ```yaml block
-whose first line is `# file: NAME` is a file that later commands find, as a ```json block behind `<!-- file: NAME -->` is, and the lines between `<!-- kvcalc ... -->` and
+In README.md and docs/*.md a ```console block holds commands (`$ kvcalc ...`) and what they print, a ```yaml or ```text
+block whose first line is `# file: NAME` is a file that later commands find, as a ```json block behind `<!-- file: NAME -->` is, and the lines between `<!-- kvcalc ... -->` and
 `<!-- end -->` are printed by that command; `<!-- table: formats -->` and `<!-- table: kinds -->` are made from the code, as
 are the JSON Schemas.
 """
@@ -22,6 +22,7 @@ from coverage_table import coverage_table
 from gpu_table import GPU_TABLES
 from memory_table import memory_table
 from speed_table import constants_table
+from vllm_tables import VLLM_TABLES
 
 from kvcalc import documents
 from kvcalc.cache.formats import all_formats
@@ -43,7 +44,7 @@ SCHEMAS = {
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 _CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_FILE = re.compile(r"^```yaml\n# file: (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"^```(?:yaml|text)\n# file: (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _JSON = re.compile(r"^<!-- file: (\S+) -->\n```json\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _TABLE = re.compile(r"^<!-- table: (\w+) -->\n.*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
 _PRINTED = re.compile(r"^<!-- kvcalc (.*?) -->\n.*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
@@ -131,7 +132,14 @@ def _kinds() -> str:
 
 
 COMMON = {"id", "parameters", "extra_parameters", "weights"}
-TABLES = {"formats": _formats, "kinds": _kinds, "coverage": coverage_table, "constants": constants_table, **GPU_TABLES}
+TABLES = {
+    "formats": _formats,
+    "kinds": _kinds,
+    "coverage": coverage_table,
+    "constants": constants_table,
+    **GPU_TABLES,
+    **VLLM_TABLES,
+}
 NEEDS_TORCH = {"memory": memory_table}
 """Tables that are measured: without torch they stay as they are."""
 

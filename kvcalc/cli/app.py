@@ -49,6 +49,7 @@ _VERBS = {
     "throughput": ("kvcalc.cli.throughput", "throughput"),
     "profile": ("kvcalc.cli.profile", "profile"),
     "report": ("kvcalc.cli.report", "report"),
+    "reconcile": ("kvcalc.cli.reconcile", "reconcile"),
     "models": ("kvcalc.cli.models", "app"),
     "gpus": ("kvcalc.cli.gpus", "app"),
 }

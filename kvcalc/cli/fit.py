@@ -6,14 +6,18 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import msgspec
 import typer
 
-from kvcalc.cli.emit import emit
-from kvcalc.cli.engine_options import EngineOptions, count, memory
+from kvcalc.cli.emit import emit, say, write_text
+from kvcalc.cli.engine_flags import count, memory
+from kvcalc.cli.engine_options import EngineOptions
 from kvcalc.cli.engines import ask_engine
-from kvcalc.cli.options import KvDtypeOption, Model, OutputOptions, RequestOptions, ShardingOptions, verb
+from kvcalc.cli.options import KvDtypeOption, OptionalModel, OutputOptions, RequestOptions, ShardingOptions, verb
 from kvcalc.errors import KvcalcError
+from kvcalc.model.catalog import hub_id
 
 if TYPE_CHECKING:
+    from kvcalc.cli.started import Started
     from kvcalc.engines.plan import Budget, Plan
+    from kvcalc.report import Report
 
 
 class CardOptions(msgspec.Struct, frozen=True):
@@ -34,38 +38,108 @@ class CardOptions(msgspec.Struct, frozen=True):
         ),
     ] = None
     overheads: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What kvcalc reconcile --save read from a log.")
+        Path | None, typer.Option(metavar="FILE", help="What kvcalc reconcile read from a log and saved.")
     ] = None
     loras: Annotated[int, typer.Option(metavar="N", help="LoRA adapters loaded at once.")] = 0
     lora_rank: Annotated[int, typer.Option(metavar="R", help="Their rank.")] = 16
 
 
+class CommandOptions(msgspec.Struct, frozen=True):
+    """Commands that start engines, read and written."""
+
+    PANEL: ClassVar = "Commands"
+    from_: Annotated[
+        str | None,
+        typer.Option("--from", metavar="COMMAND|FILE", help="Read 'vllm serve ...', or a file that has such a run."),
+    ] = None
+    emit: Annotated[
+        str | None, typer.Option(metavar="ENGINE", help="Print the command line that would run it, and nothing else.")
+    ] = None
+
+
 @verb
 def fit(
-    model: Model,
+    model: OptionalModel = None,
     *,
     request: RequestOptions,
     kv: KvDtypeOption,
     card: CardOptions,
     engine: EngineOptions,
+    command: CommandOptions,
     sharding: ShardingOptions,
     output: OutputOptions,
 ) -> int:
     """What a card leaves for the cache, what that carries, and what would fit where it does not."""
     from kvcalc.engines.fit import answer
     from kvcalc.engines.fit_report import fit_report
-    from kvcalc.engines.plain import Plain
     from kvcalc.engines.plan import Plan
 
-    budget = _budget(card, engine)
-    asked, found = ask_engine(
-        model, request, kv.kv_dtype, msgspec.structs.replace(engine, kv_cache_memory=None), sharding
-    )
-    size = asked.size
-    plan = Plan(spec=size.spec, workload=size.workload, sharding=size.sharding, engine=found or Plain(), budget=budget)
-    report = fit_report(answer(_on(plan, card.gpus)))
-    emit(report, output, asked.notes)
+    engine = _with_emitted(engine, command.emit)
+    started = _started(model, request, kv, engine, command, sharding)
+    budget = _budget(card, started.pool_bytes)
+    size = started.asked.size
+    plan = Plan(spec=size.spec, workload=size.workload, sharding=size.sharding, engine=started.engine, budget=budget)
+    plan = _on(plan, card.gpus or (started.gpus if plan.engine.spreads_layers else None))
+    report = fit_report(answer(plan))
+    if command.emit is not None:
+        return _emit_command(plan, model, report, output)
+    emit(report, output, started.asked.notes)
     return report.exit_code
+
+
+def _with_emitted(engine: EngineOptions, emitted: str | None) -> EngineOptions:
+    """`--emit` names the engine where nothing else does."""
+    if emitted is None or engine.engine is not None:
+        named = (engine.engine or "").partition("@")[0]
+        if emitted is not None and emitted != named:
+            raise KvcalcError(f"--emit {emitted}, and the engine is {named}", f"use --emit {named}")
+        return engine
+    return msgspec.structs.replace(engine, engine=emitted)
+
+
+def _started(
+    model: str | None,
+    request: RequestOptions,
+    kv: KvDtypeOption,
+    engine: EngineOptions,
+    command: CommandOptions,
+    sharding: ShardingOptions,
+) -> "Started":
+    """What is asked, by flags or by a command."""
+    from kvcalc.cli.started import Started, ask_started
+
+    if command.from_ is not None:
+        from kvcalc.engines.commands import read_command
+
+        return ask_started(read_command(command.from_), model, request, kv, engine, sharding)
+    if model is None:
+        raise KvcalcError("fit needs a model", "kvcalc fit MODEL --gpu h100-sxm, or --from 'vllm serve ...'")
+    from kvcalc.engines.plain import Plain
+
+    plain = msgspec.structs.replace(engine, kv_cache_memory=None)
+    asked, found = ask_engine(model, request, kv.kv_dtype, plain, sharding)
+    return Started(asked, found or Plain(), engine.kv_cache_memory, None)
+
+
+def _emit_command(plan: "Plan", model: str | None, report: "Report", output: OutputOptions) -> int:
+    """Print the command; whether it fits is the exit code, and said beside it."""
+    from kvcalc.engines.commands import Plan as Run
+    from kvcalc.engines.commands import emit_command
+    from kvcalc.sizing.need import size_workload
+
+    size = size_workload(plan.spec, plan.workload, plan.sharding)
+    run = Run(model=_loadable(model or plan.spec.name, plan.engine.model_suffix))
+    write_text(emit_command(plan.engine, size, run) + "\n", output.out, output.force)
+    if not output.quiet:
+        say("note", report.lines[0])
+    return report.exit_code
+
+
+def _loadable(model: str, suffix: str) -> str:
+    """The model as an engine loads it: a hub id, a path, or a file of its own kind."""
+    if suffix:
+        return model if model.casefold().endswith(suffix) else f"{model.rpartition('/')[2]}{suffix}"
+    return hub_id(model) or model
 
 
 def _on(plan: "Plan", gpus: int | None) -> "Plan":
@@ -81,7 +155,7 @@ def _on(plan: "Plan", gpus: int | None) -> "Plan":
     return plan.on(tp=gpus)
 
 
-def _budget(card: CardOptions, engine: EngineOptions) -> "Budget":
+def _budget(card: CardOptions, pool_bytes: int | None) -> "Budget":
     """Where the memory comes from, and what lies beside the cache."""
     from kvcalc.engines.overheads import read_overheads
     from kvcalc.engines.plan import Budget
@@ -89,7 +163,7 @@ def _budget(card: CardOptions, engine: EngineOptions) -> "Budget":
     return Budget.of(
         gpu=card.gpu,
         gpu_memory=card.gpu_memory,
-        kv_cache_memory=engine.kv_cache_memory,
+        kv_cache_memory=pool_bytes,
         saved=None if card.overheads is None else read_overheads(card.overheads),
         loras=card.loras,
         lora_rank=card.lora_rank,

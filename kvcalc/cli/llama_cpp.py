@@ -11,6 +11,7 @@ from kvcalc.cli.request import Asked, ask_about, batch_flag, context_flag, load_
 from kvcalc.errors import KvcalcError
 from kvcalc.model.spec import ModelSpec
 from kvcalc.sizing.need import default_context
+from kvcalc.units import parse_shares
 
 _Count = str | None
 
@@ -36,6 +37,12 @@ class LlamaCppOptions(msgspec.Struct, frozen=True):
     ] = None
     kv_unified: Annotated[bool, typer.Option("--kv-unified", "-kvu", help="All slots share one stream.")] = False
     swa_full: Annotated[bool, typer.Option("--swa-full", help="Windows keep everything.")] = False
+    tensor_split: Annotated[
+        str | None, typer.Option("--tensor-split", "-ts", metavar="N,N,...", help="Shares of the devices: 3,1.")
+    ] = None
+    n_gpu_layers: Annotated[
+        _Count, typer.Option("--n-gpu-layers", "-ngl", metavar="N", help="Layers on devices, the output among them.")
+    ] = None
     spec_draft_n_max: Annotated[
         _Count,
         typer.Option("--spec-draft-n-max", "--draft-max", metavar="N", help="Draft tokens of speculation."),
@@ -54,7 +61,7 @@ def ask_llama_cpp(
         context = str(_share(total, slots))
     plain = msgspec.structs.replace(request, ctx=context, batch=str(slots), ctx_size=None, parallel=None)
     asked = ask_about(spec, plain, _kv_dtype(spec, kv_dtype, options), sharding, default_context([spec]))
-    return asked, _flags(options, total)
+    return asked, flags_of(options, total)
 
 
 def _share(total: int, slots: int) -> int:
@@ -76,20 +83,24 @@ def _kv_dtype(spec: ModelSpec, kv_dtype: str, options: LlamaCppOptions) -> str:
     return kv_dtype_of(spec, k or DEFAULT_TYPE, v or DEFAULT_TYPE)
 
 
-def _flags(options: LlamaCppOptions, total: int | None) -> dict[str, Any]:
+def flags_of(options: LlamaCppOptions, total: int | None) -> dict[str, Any]:
+    """The values of its flags, with the defaults of those that were not given."""
     """The engine's flags that were given."""
     switch = (options.flash_attn or "auto").casefold()
     if switch not in _SWITCH:
         raise KvcalcError(f"-fa {switch!r} is neither on nor off", "use -fa on, off or auto")
-    counts = {name: getattr(options, name) for name in ("batch_size", "ubatch_size", "spec_draft_n_max")}
+    counts = {name: getattr(options, name) for name in _COUNTS}
     return {
         "ctx_size": total,
         "flash_attn": _SWITCH[switch],
         "kv_unified": options.kv_unified,
         "swa_full": options.swa_full,
+        "tensor_split": () if options.tensor_split is None else parse_shares(options.tensor_split, "-ts"),
         **{name: count_or(text, f"--{name.replace('_', '-')}", 1) for name, text in counts.items() if text is not None},
     }
 
+
+_COUNTS = ("batch_size", "ubatch_size", "spec_draft_n_max", "n_gpu_layers")
 
 _SWITCH = {"on": True, "off": False, "auto": True, "1": True, "0": False, "-1": True}
 """What -fa takes: is_truthy, is_falsey and is_autoy of common/arg.cpp."""

@@ -53,6 +53,12 @@ Model = Annotated[
         show_default=False,
     ),
 ]
+OptionalModel = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[MODEL]", help="The model; a command names its own.", autocompletion=complete_model, show_default=False
+    ),
+]
 Models = Annotated[
     list[str],
     typer.Argument(metavar="MODEL...", help="Catalogue names, aliases or YAML specs.", autocompletion=complete_model),

@@ -7,7 +7,7 @@ import msgspec
 import typer
 
 from kvcalc.cli.emit import emit
-from kvcalc.cli.engine_options import count, share, tokens
+from kvcalc.cli.engine_flags import count, share, tokens
 from kvcalc.cli.gpus import complete_gpu
 from kvcalc.cli.options import (
     Assume,

@@ -88,5 +88,66 @@ class FitDocument(TypedDict):
     notes: list[str]
 
 
-SCHEMAS = {"kvcalc.fit-1": FitDocument}
+class RankOverheadsDocument(TypedDict):
+    """What one rank holds beside its cache, in bytes; null is not known.
+
+    `consumed_bytes` are weights and what is not torch's together, where the log sums them up.
+    """
+
+    rank: str
+    total_bytes: int | None
+    weights_bytes: int | None
+    non_torch_bytes: int | None
+    activation_bytes: int | None
+    graphs_bytes: int | None
+    communication_bytes: int | None
+    consumed_bytes: int | None
+
+
+class FigureDocument(TypedDict):
+    """One figure of a log: `printed` there, the interval that is computed for it (bytes, tokens, a count), the verdict.
+
+    null bounds: nothing is computed. Verdicts: equal; within rounding (of the log's own digits); given (the log says
+    nothing that would tell); measured (by the engine); different (`why` names the change that would make it equal);
+    contradictory (another line says otherwise); unexplained.
+    """
+
+    line: int
+    rank: str
+    figure: str
+    printed: str
+    logged: int | float | None
+    computed_low: int | float | None
+    computed_high: int | float | None
+    verdict: str
+    why: str
+
+
+class LogDocument(TypedDict):
+    """The log as it was read; `version` is the one that it prints."""
+
+    name: str
+    lines: int
+    bytes: int
+    engine: str
+    version: str | None
+
+
+class ReconcileDocument(TypedDict):
+    """kvcalc reconcile --format json; `engine` is the rules and flags that the figures were computed with."""
+
+    schema: str
+    log: LogDocument
+    model: ModelDocument
+    engine: str
+    flags: dict[str, int | float | str | bool | None]
+    request: RequestDocument
+    figures: list[FigureDocument]
+    overheads: list[RankOverheadsDocument]
+    agrees: bool
+    doubts: list[str]
+    notes: list[str]
+
+
+SCHEMAS = {"kvcalc.fit-1": FitDocument, "kvcalc.reconcile-1": ReconcileDocument}
 """File names of docs/schemas, and what each describes."""

@@ -20,6 +20,8 @@ class AllocationPart(msgspec.Struct, frozen=True):
     streams: int
     bytes: int
     tensors: dict[str, int]
+    devices: tuple[int, ...] = ()
+    """Bytes on each device, the host behind them; empty where devices were not told apart."""
 
     def document(self) -> EnginePartDocument:
         """The same as machine formats carry it."""
@@ -134,6 +136,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it stands for no engine at all."""
     spreads_layers: ClassVar[bool] = False
     """Whether it splits layers over the cards of a machine by itself, so that there are no ranks."""
+    model_suffix: ClassVar[str] = ""
+    """How the files of its models end, where it loads no hub ids."""
     kv_formats: ClassVar[tuple[str, ...]] = ("fp8", "nvfp4")
     """Smaller formats of the cache that may be tried where one does not fit, the largest first."""
     weight_formats: ClassVar[tuple[str, ...]] = ("fp8", "nvfp4")

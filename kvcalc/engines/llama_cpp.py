@@ -8,18 +8,16 @@ Read in build b11549, file and function beside each rule, and held against that 
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
-import msgspec
-
 from kvcalc.cache.component import MODEL_FORMAT, Component
 from kvcalc.cache.formats import Format, find_format
 from kvcalc.cache.layout import Part
 from kvcalc.cache.sharding import WHOLE
 from kvcalc.engines.engine import Allocation, AllocationPart, Capacity, Card, Engine
 from kvcalc.engines.held import held_capacity
-from kvcalc.engines.llama_cpp_types import DEFAULT_TYPE, NAME, Types, row_of
+from kvcalc.engines.llama_cpp_devices import Devices
+from kvcalc.engines.llama_cpp_types import DEFAULT_TYPE, NAME, NEED, Types, is_from_gguf, row_of, sliding_window
 from kvcalc.errors import KvcalcError
-from kvcalc.model.spec import ModelSpec
-from kvcalc.sizing.need import CacheSize, components_of, layers_of
+from kvcalc.sizing.need import CacheSize, components_of
 from kvcalc.units import memory
 
 PAD = 256
@@ -31,17 +29,12 @@ MOST_SLOTS = 256
 MOST_CELLS = 2**31 - 1
 """`-c` is a 32-bit number."""
 
-IGNORES_WINDOW = {"mistral", "mixtral", "qwen2", "phi3", "starcoder2"}
-"""Types of a config.json whose architecture there (llama, qwen2, phi3, starcoder2) has no window cache."""
-
-FROM_GGUF = "general.architecture"
-"""Stands in the source of a spec that was read from a GGUF."""
-
 COMPRESSED = {4: "csa", 128: "hca"}
 """The caches of compressed entries by ratio: llama_kv_cache_dsv4 (DeepSeek-V4)."""
 
 _ORDER = ("full", "window", "csa", "hca", "index")
-_NEED = "leave --engine out for the need alone"
+_Placed = tuple[int, Component]
+"""A component, and the place of its layer in the model."""
 
 
 class LlamaCpp(Engine, frozen=True, kw_only=True):
@@ -54,10 +47,14 @@ class LlamaCpp(Engine, frozen=True, kw_only=True):
     kv_unified: bool = False
     swa_full: bool = False
     spec_draft_n_max: int = 0
+    tensor_split: tuple[float, ...] = ()
+    """Shares of the devices; without them caches are not told apart by device."""
+    n_gpu_layers: int | None = None
 
     name: ClassVar[str] = NAME
     versions: ClassVar[tuple[str, ...]] = ("b11549",)
     spreads_layers: ClassVar[bool] = True
+    model_suffix: ClassVar[str] = ".gguf"
     kv_formats: ClassVar[tuple[str, ...]] = ("q8_0", "q5_1", "q4_0")
     weight_formats: ClassVar[tuple[str, ...]] = ("q8_0", "q5_0", "q4_0")
 
@@ -68,7 +65,8 @@ class LlamaCpp(Engine, frozen=True, kw_only=True):
         context = _Context(size, self, slots)
         parts = tuple(context.parts())
         held = sum(part.bytes for part in parts)
-        rules = [*context.rules(), *_cheaper_with_more(size, self, held)]
+        spread = context.devices.rules([part.devices for part in parts])
+        rules = [*context.rules(), *spread, *_cheaper_with_more(size, self, held)]
         return Allocation(self.name, self.version, held, tuple(rules), parts)
 
     def capacity(self, size: CacheSize, pool_bytes: int) -> Capacity:
@@ -92,7 +90,7 @@ def _check(size: CacheSize, flags: LlamaCpp) -> None:
     for component in components_of(size.layers):
         if component.span.ratio not in {1, *COMPRESSED}:
             known = " and ".join(map(str, COMPRESSED))
-            raise KvcalcError(f"{NAME} compresses by {known}, and `{component.name}` by {component.span.ratio}", _NEED)
+            raise KvcalcError(f"{NAME} compresses by {known}, and `{component.name}` by {component.span.ratio}", NEED)
 
 
 def _asked_cells(size: CacheSize, flags: LlamaCpp) -> int:
@@ -127,9 +125,13 @@ class _Context:
         # llama_context::llama_context: the total is padded, then the share of a slot.
         self.cells = _padded(_padded(self.asked) // (1 if flags.kv_unified else slots))
         self.ubatch = min(self.asked, flags.batch_size, flags.ubatch_size)
-        main = layers_of(size.spec, msgspec.structs.replace(size.workload, draft_layers=0))
-        self.main, self.draft = components_of(main), components_of(size.layers[len(main) :])
-        self.slides = _slides(size.spec, self.main)
+        self.placed = [(place, one) for place, layer in enumerate(size.layers) for one in layer.components]
+        own = len(size.spec.layers)
+        self.main, self.draft = components_of(size.layers[:own]), components_of(size.layers[own:])
+        # A GGUF says which draft layers it holds; of others they are what was counted.
+        drafts = size.spec.draft_layers if is_from_gguf(size.spec) else size.layers[own:]
+        self.devices = Devices(flags.tensor_split, flags.n_gpu_layers, own + len(drafts))
+        self.slides = sliding_window(size.spec, self.main)
         self.compressed = [one for one in self.main if one.span.ratio > 1]
         # llama_kv_cache_dsv4 keeps a stream a slot even where --kv-unified gives each of them all cells.
         self.is_shared = flags.kv_unified and not self.compressed
@@ -137,19 +139,18 @@ class _Context:
 
     def parts(self) -> Iterator[AllocationPart]:
         """Every cache of the context, in the order of the log."""
-        yield from self._caches(self.main, "", (self.types.k, self.types.v))
+        own = len(self.main)
+        yield from self._caches(self.placed[:own], "", (self.types.k, self.types.v))
         yield from self._compressors()
         yield from self._states()
         # The type of a draft context is -ctkd's, f16 by default.
-        yield from self._caches(self.draft, "draft ", (find_format(DEFAULT_TYPE),) * 2)
+        yield from self._caches(self.placed[own:], "draft ", (find_format(DEFAULT_TYPE),) * 2)
 
-    def _caches(
-        self, components: Iterable[Component], prefix: str, forms: tuple[Format, Format]
-    ) -> Iterator[AllocationPart]:
-        kept: dict[tuple[str, int], list[Component]] = {}
-        for one in components:
+    def _caches(self, placed: Iterable[_Placed], prefix: str, forms: tuple[Format, Format]) -> Iterator[AllocationPart]:
+        kept: dict[tuple[str, int], list[_Placed]] = {}
+        for place, one in placed:
             if one.keeps_entries and not one.is_encoder_fed:
-                kept.setdefault(self._cache_of(one), []).append(one)
+                kept.setdefault(self._cache_of(one), []).append((place, one))
         for (name, cells), alike in sorted(kept.items(), key=lambda item: _ORDER.index(item[0][0])):
             yield self._cache(prefix + name, alike, cells, forms)
 
@@ -163,12 +164,19 @@ class _Context:
             return "window", self._window_cells()
         return "full" if ratio == 1 else COMPRESSED[ratio], cells
 
-    def _cache(self, name: str, alike: list[Component], cells: int, forms: tuple[Format, Format]) -> AllocationPart:
+    def _cache(self, name: str, alike: list[_Placed], cells: int, forms: tuple[Format, Format]) -> AllocationPart:
         """llama_kv_cache::llama_kv_cache: a tensor for K and one for V a layer, cells x streams long."""
-        k = sum(self.types.row_bytes(one, "k", forms[0]) for one in alike)
-        v = sum(self._v_bytes(one, forms[1]) for one in alike)
-        tensors = {"K": k * cells * self.streams, "V": v * cells * self.streams}
-        return AllocationPart(name, len(alike), cells, self.streams, sum(tensors.values()), tensors)
+        rows = cells * self.streams
+        k = [(place, rows * self.types.row_bytes(one, "k", forms[0])) for place, one in alike]
+        v = [(place, rows * self._v_bytes(one, forms[1])) for place, one in alike]
+        return self._part(name, cells, self.streams, {"K": k, "V": v})
+
+    def _part(self, name: str, cells: int, streams: int, tensors: dict[str, list[tuple[int, int]]]) -> AllocationPart:
+        """One cache, of the bytes that each tensor has in each layer."""
+        layers = {place for sizes in tensors.values() for place, _ in sizes}
+        held = {tensor: sum(size for _, size in sizes) for tensor, sizes in tensors.items()}
+        spread = self.devices.held(of_layer for sizes in tensors.values() for of_layer in sizes)
+        return AllocationPart(name, len(layers), cells, streams, sum(held.values()), held, spread)
 
     def _v_bytes(self, component: Component, form: Format) -> int:
         """V of one cell: without flash attention as wide as the widest layer's (n_embd_v_gqa_max)."""
@@ -187,26 +195,27 @@ class _Context:
 
     def _compressors(self) -> Iterator[AllocationPart]:
         """llama_dsv4_comp_state: f32 rows of values and scores for an entry's tokens, or two entries' that overlap."""
-        alike: dict[tuple[str, int, int], int] = {}
-        for one in self.compressed:
+        alike: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        for place, one in self.placed[: len(self.main)]:
+            if one.span.ratio == 1:
+                continue
             twice = 2 if one.overlaps else 1
-            width = twice * sum(part.width for part in one.parts(WHOLE))
-            key = f"{self._cache_of(one)[0]} state", twice * one.span.ratio, width
-            alike[key] = alike.get(key, 0) + 1
-        for (name, rows, width), layers in alike.items():
-            held = layers * rows * width * 4 * self.slots * (1 + self.flags.spec_draft_n_max)
-            yield AllocationPart(name, layers, rows, self.slots, 2 * held, {"values": held, "scores": held})
+            rows, width = twice * one.span.ratio, twice * sum(part.width for part in one.parts(WHOLE))
+            held = rows * width * 4 * self.slots * (1 + self.flags.spec_draft_n_max)
+            alike.setdefault((f"{self._cache_of(one)[0]} state", rows), []).append((place, held))
+        for (name, rows), sizes in alike.items():
+            yield self._part(name, rows, self.slots, {"values": sizes, "scores": sizes})
 
     def _states(self) -> Iterator[AllocationPart]:
         """llama_memory_recurrent: R (convolutions and shifts) and S in f32, a row a slot and draft token."""
-        states = [state for one in self.main for state in one.states(WHOLE)]
-        if not states:
-            return
-        r = sum(state.values for state in states if state.is_convolution or state.format == MODEL_FORMAT)
         row_bytes = 4 * self.slots * (1 + self.flags.spec_draft_n_max)
-        tensors = {"R": r * row_bytes, "S": (sum(state.values for state in states) - r) * row_bytes}
-        layers = sum(bool(one.states(WHOLE)) for one in self.main)
-        yield AllocationPart("states", layers, self.slots, 1, sum(tensors.values()), tensors)
+        tensors: dict[str, list[tuple[int, int]]] = {"R": [], "S": []}
+        for place, one in self.placed[: len(self.main)]:
+            for state in one.states(WHOLE):
+                tensor = "R" if state.is_convolution or state.format == MODEL_FORMAT else "S"
+                tensors[tensor].append((place, state.values * row_bytes))
+        if any(tensors.values()):
+            yield self._part("states", self.slots, 1, tensors)
 
     def rules(self) -> Iterator[str]:
         """What an answer should say, most surprising first."""
@@ -265,22 +274,3 @@ def _padded(cells: int) -> int:
 
 def _width(component: Component) -> int:
     return sum(part.heads * part.width for part in row_of(component, "v"))
-
-
-def _slides(spec: ModelSpec, components: list[Component]) -> int:
-    """Tokens of the one window or chunk that a model has; 0 where llama.cpp lets none slide.
-
-    create_memory of llama-model.cpp makes a window cache where an architecture sets a pattern
-    (set_swa_pattern). A GGUF is read with that in mind; elsewhere a window of every layer is one
-    that it ignores (llama, phi3, starcoder2), since no architecture of its own has only such layers.
-    """
-    attended = [one for one in components if one.keeps_entries and not (one.selects or one.is_encoder_fed)]
-    caps = {one.span.cap for one in attended}
-    is_ignored = spec.model_type in IGNORES_WINDOW or None not in caps
-    if is_ignored and FROM_GGUF not in (spec.source or ""):
-        return 0
-    windows = sorted(cap for cap in caps if cap is not None)
-    if len(windows) > 1:
-        listed = ", ".join(f"{cap:,}" for cap in windows)
-        raise KvcalcError(f"{NAME} has one window a model, not {listed}", _NEED)
-    return windows[0] if windows else 0

@@ -1,4 +1,4 @@
-"""The types of llama.cpp's cache: one for K and one for V of all layers, and the rows that they refuse."""
+"""The types of llama.cpp's cache, one for K and one for V of all layers, and the one window that a model has."""
 
 from kvcalc.cache.component import Component
 from kvcalc.cache.formats import AUTO, Format, find_format
@@ -9,6 +9,13 @@ from kvcalc.model.spec import ModelSpec
 from kvcalc.sizing.need import CacheSize, components_of
 
 NAME = "llama.cpp"
+NEED = "leave --engine out for the need alone"
+
+IGNORES_WINDOW = {"mistral", "mixtral", "qwen2", "phi3", "starcoder2"}
+"""Types of a config.json whose architecture there (llama, qwen2, phi3, starcoder2) has no window cache."""
+
+FROM_GGUF = "general.architecture"
+"""Stands in the source of a spec that was read from a GGUF."""
 
 DEFAULT_TYPE = "fp16"
 PLAIN = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
@@ -75,3 +82,27 @@ class Types:
 def row_of(component: Component, side: str) -> list[Part]:
     """The vectors of one cell that lie in the K tensor, or those in the V tensor."""
     return [part for part in component.parts(WHOLE) if (part.name == "v") == (side == "v")]
+
+
+def sliding_window(spec: ModelSpec, components: list[Component]) -> int:
+    """Tokens of the one window or chunk that a model has; 0 where llama.cpp lets none slide.
+
+    create_memory of llama-model.cpp makes a window cache where an architecture sets a pattern
+    (set_swa_pattern). A GGUF is read with that in mind; elsewhere a window of every layer is one
+    that it ignores (llama, phi3, starcoder2), since no architecture of its own has only such layers.
+    """
+    attended = [one for one in components if one.keeps_entries and not (one.selects or one.is_encoder_fed)]
+    caps = {one.span.cap for one in attended}
+    is_ignored = spec.model_type in IGNORES_WINDOW or None not in caps
+    if is_ignored and not is_from_gguf(spec):
+        return 0
+    windows = sorted(cap for cap in caps if cap is not None)
+    if len(windows) > 1:
+        listed = ", ".join(f"{cap:,}" for cap in windows)
+        raise KvcalcError(f"{NAME} has one window a model, not {listed}", NEED)
+    return windows[0] if windows else 0
+
+
+def is_from_gguf(spec: ModelSpec) -> bool:
+    """Whether it was read from a GGUF, which says what llama.cpp makes of it."""
+    return FROM_GGUF in (spec.source or "")

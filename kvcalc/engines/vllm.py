@@ -1,54 +1,78 @@
 """vLLM: the blocks that a workload takes, and what a pool of so many bytes holds.
 
-Read in vLLM 0.33.0. `vllm_layers` builds the specs that its layers would, `vllm_specs` weighs their pages,
-`vllm_groups` puts them into groups, `vllm_plan` counts blocks; each names the functions that it follows.
+Read in vLLM 0.2 to 0.33: `vllm_versions` says which release plans by which rules. `vllm_layers` builds the specs that
+its layers would, `vllm_specs` weighs their pages, `vllm_groups` puts them into groups, `vllm_plan` counts blocks; each
+names the functions that it follows.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from math import ceil
+from math import ceil, floor
 from typing import ClassVar
 
 from kvcalc.engines.engine import Allocation, Capacity, Card, Engine
-from kvcalc.engines.vllm_groups import Group, make_groups
+from kvcalc.engines.vllm_groups import make_groups
 from kvcalc.engines.vllm_layers import BLOCK_SIZE, Flags, Layers, layers_on_rank
-from kvcalc.engines.vllm_plan import Planner
+from kvcalc.engines.vllm_plan import Planner, Pool
+from kvcalc.engines.vllm_rules import Rules
+from kvcalc.engines.vllm_sentences import block_rules, block_sizes, has_chunks, log_lines, release_rules
 from kvcalc.engines.vllm_specs import Limits, cdiv
+from kvcalc.engines.vllm_versions import VERSIONS, rules_of
 from kvcalc.errors import KvcalcError
 from kvcalc.sizing.need import CacheSize
-from kvcalc.units import exact_bytes
 
 BATCHED_TOKENS = 8192
 """Tokens of a step where nothing is asked: `vllm serve` on cards of 70 to 160 GiB (EngineArgs.get_batch_defaults)."""
 
+GIB = 2**30
+
 
 class Vllm(Engine, frozen=True, kw_only=True):
-    """The rules of vLLM 0.33, with the flags of its own that were given."""
+    """The rules of a release of vLLM, with the flags of its own that were given."""
 
     block_size: int | None = None
     max_num_batched_tokens: int = BATCHED_TOKENS
-    enable_prefix_caching: bool = True
+    enable_prefix_caching: bool | None = None
+    """Beside recurrent states; None leaves it to the release."""
+    num_speculative_tokens: int = 0
+    """Tokens that a step drafts; 0 beside draft layers leaves it to vLLM, one for each of them."""
     max_num_seqs: int | None = None
     """The most requests that run at once."""
-    gpu_memory_utilization: float = 0.92
+    gpu_memory_utilization: float | None = None
+    """Share of the card; None is the default of the release, 0.9 before 0.20 and 0.92 since."""
+    disable_hybrid_kv_cache_manager: bool = False
+    """Keeps windows and chunks like full attention."""
+    num_gpu_blocks_override: int | None = None
+    """Blocks of the pool, whatever its bytes."""
+    swap_space: float = 4.0
+    """GiB of blocks on the CPU for each rank, which V0 makes; V1 makes none."""
 
     name: ClassVar[str] = "vllm"
-    versions: ClassVar[tuple[str, ...]] = ("0.33.0",)
+    versions: ClassVar[tuple[str, ...]] = VERSIONS
+
+    @classmethod
+    def known_versions(cls) -> str:
+        """The range of releases that were read, and how a prefix is understood."""
+        return f"{VERSIONS[-1]} to {VERSIONS[0]}"
+
+    @property
+    def release_rules(self) -> Rules:
+        """The choices of the release that is followed."""
+        return rules_of(self.version)
 
     def allocate(self, size: CacheSize) -> Allocation:
         """The blocks that the batch may hold on the fullest rank, in bytes."""
         layers, planner = self._plan(size)
         sequences = cdiv(size.workload.batch, size.sharding.dp)
         held = planner.request_blocks() * max(planner.block_bytes) * sequences
-        return Allocation(self.name, self.version, held, (*layers.rules, *_rules(planner.groups, planner)))
+        rules = (*layers.rules, *release_rules(layers.specs, planner), *block_rules(planner))
+        return Allocation(self.name, self.version, held, rules)
 
     def capacity(self, size: CacheSize, pool_bytes: int) -> Capacity:
         """The blocks of a pool of so many bytes on each rank, and what the log says of them."""
         planner = self._plan(size)[1]
-        pool = planner.pool([pool_bytes] * len(planner.block_bytes))
-        # The null block is never given out.
-        fitting = max(0, pool.num_blocks - 1) // pool.request_blocks
+        pool = planner.pool([pool_bytes] * len(planner.block_bytes), self.num_gpu_blocks_override)
+        stopped, spare = self._stopped(planner, pool), self._cpu_blocks(planner)
+        fitting = 0 if stopped else pool.free_blocks // pool.request_blocks
         sequences = fitting if self.max_num_seqs is None else min(fitting, self.max_num_seqs)
         return Capacity(
             pool_bytes=pool_bytes,
@@ -56,45 +80,80 @@ class Vllm(Engine, frozen=True, kw_only=True):
             sequences=sequences,
             max_concurrency=pool.max_concurrency,
             limited_by="blocks" if sequences == fitting else "running requests",
-            longest_request=planner.longest_request(pool),
+            longest_request=min(
+                planner.longest_request(pool), stopped.get("estimated_max_model_len", pool.max_model_len)
+            ),
             max_model_len=pool.max_model_len,
-            block_tokens=tuple(_block_sizes(planner.groups)),
+            block_tokens=tuple(block_sizes(planner.groups)),
             num_blocks=pool.num_blocks,
             bytes_per_block=max(planner.block_bytes),
             blocks_per_request=pool.request_blocks,
-            figures={"kv_cache_groups": len(planner.groups)},
-            log=f"GPU KV cache size: {pool.tokens:,} tokens, Maximum concurrency for {pool.max_model_len:,} tokens per "
-            f"request: {pool.max_concurrency:.2f}x",
+            figures={"kv_cache_groups": len(planner.groups), **spare, **stopped},
+            log=log_lines(pool, spare, stopped),
         )
 
+    def _cpu_blocks(self, planner: Planner) -> dict[str, int]:
+        """What V0 logs beside the blocks on the GPU."""
+        if not self.release_rules.one_table:
+            return {}
+        return {"cpu_blocks": int(self.swap_space * GIB) // max(planner.block_bytes)}
+
+    def _stopped(self, planner: Planner, pool: Pool) -> dict[str, int]:
+        """The figures of the error with which it does not start; none where it does."""
+        short = planner.short_stage(pool)
+        if short is None:
+            return {}
+        estimated = planner.estimated_length(pool, short)
+        return {"needed_bytes": planner.needed_bytes()[short], "estimated_max_model_len": estimated}
+
     def pool_bytes(self, card: Card, size: CacheSize) -> int:
-        """The share of the card that it may use, less all that is not cache, in bytes (gpu_worker.py)."""
-        taken = card.total_bytes - card.left_bytes
-        return ceil(card.total_bytes * Fraction(str(self.gpu_memory_utilization))) - taken
+        """The share of the card that it may use, less all that is not cache, in bytes.
+
+        Releases that do not profile CUDA graphs take them from what the share leaves (v1/worker/gpu_worker.py; before,
+        worker/worker.py).
+        """
+        rules = self.release_rules
+        asked = card.total_bytes * Fraction(str(self.share))
+        taken = card.total_bytes - card.left_bytes - (0 if rules.profiles_graphs else card.graphs_bytes)
+        return (ceil(asked) if rules.rounds_share_up else floor(asked)) - taken
+
+    @property
+    def share(self) -> float:
+        """The share of the card that was asked, else the default of the release."""
+        default = self.release_rules.gpu_memory_utilization
+        return default if self.gpu_memory_utilization is None else self.gpu_memory_utilization
 
     @property
     def pool_rule(self) -> str:
         """The share that it may use of the card."""
-        return f"{self.gpu_memory_utilization:.4g} of the card is used at most (--gpu-memory-utilization)"
+        return f"{self.share:.4g} of the card is used at most (--gpu-memory-utilization)"
 
     def _plan(self, size: CacheSize) -> tuple[Layers, Planner]:
         """The specs of the layers, and how they are planned."""
         if self.block_size is not None and self.block_size % BLOCK_SIZE:
             raise KvcalcError(f"--block-size {self.block_size}: vLLM takes multiples of {BLOCK_SIZE}", "use 16")
+        rules = self.release_rules
         flags = Flags(
             block_size=self.block_size,
             prefix_caching=self.enable_prefix_caching,
-            in_flight_tokens=self._in_flight_tokens(size),
+            num_speculative_tokens=self.num_speculative_tokens,
+            rules=rules,
+            version=self.version,
         )
         layers = layers_on_rank(size, flags)
-        return layers, Planner(make_groups(layers.specs), self._limits(size, layers), layers.stages)
+        hybrid = not self.disable_hybrid_kv_cache_manager and (rules.chunks_in_groups or not has_chunks(layers.specs))
+        groups = make_groups(layers.specs, hybrid=hybrid, block_outermost=layers.block_outermost, rules=rules)
+        limits = self._limits(size, layers)
+        planner = Planner(groups, limits, layers.stages, rules=rules, layers=layers.specs, hybrid=hybrid)
+        return layers, planner
 
     def _in_flight_tokens(self, size: CacheSize) -> int:
-        """Of all batches that overlap: one more than pipeline stages, with asynchronous scheduling, the default.
+        """Of one step; since 0.26 of all batches that overlap, one more than pipeline stages: asynchronous scheduling.
 
         VllmConfig.max_concurrent_batches and max_in_flight_tokens.
         """
-        return self.max_num_batched_tokens * (size.sharding.pp + 1)
+        batches = size.sharding.pp + 1 if self.release_rules.counts_overlapping_batches else 1
+        return self.max_num_batched_tokens * batches
 
     def _limits(self, size: CacheSize, layers: Layers) -> Limits:
         """Of one request as long as the context."""
@@ -105,26 +164,3 @@ class Vllm(Engine, frozen=True, kw_only=True):
             encoder_tokens=layers.encoder_tokens,
             aligned_states=layers.aligned_states,
         )
-
-
-def _rules(groups: Sequence[Group], planner: Planner) -> Iterator[str]:
-    """What makes blocks of the bytes: groups, their padding, and what one request claims of each."""
-    count, widest = len(groups), max(len(group.layers) for group in groups)
-    sizes = " and ".join(f"{tokens:,}" for tokens in _block_sizes(groups))
-    yield (
-        f"{f'{count} groups of up to {widest}' if count > 1 else widest} layers share a pool of blocks, "
-        f"{exact_bytes(max(planner.block_bytes))} each{f', of {sizes} tokens' if sizes else ''}"
-    )
-    empty = count * widest - sum(len(group.layers) for group in groups)
-    if empty:
-        yield f"{empty} of the {count * widest} places for a layer are padding and stay empty"
-    if any(len({spec.page_bytes for spec in group.specs}) > 1 for group in groups):
-        yield "layers of one type and different widths lie side by side in a block"
-    claims = Counter(group.request_blocks(planner.limits) for group in groups)
-    terms = " + ".join(f"{often} x {blocks:,}" if often > 1 else f"{blocks:,}" for blocks, often in claims.items())
-    yield f"blocks that a request claims: {f'{terms} = ' if count > 1 else ''}{planner.request_blocks():,}"
-
-
-def _block_sizes(groups: Sequence[Group]) -> list[int]:
-    """Tokens of a block, of every group that counts in tokens."""
-    return sorted({group.block_size for group in groups if group.specs[0].scales_with_block})

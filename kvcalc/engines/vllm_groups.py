@@ -1,14 +1,18 @@
 """How vLLM splits layers into groups that share a block table, and brings their pages to one size.
 
 Read in vLLM 0.33.0, v1/core/kv_cache_planning.py, get_kv_cache_groups and the functions that it calls; each is named.
+In earlier releases they stand in v1/core/kv_cache_utils.py; `vllm_changes` says in what they differ.
 """
 
 from collections.abc import Sequence
+from math import lcm
 
 import msgspec
 
 from kvcalc.engines.vllm_packing import pack
+from kvcalc.engines.vllm_rules import Rules
 from kvcalc.engines.vllm_specs import Attention, Chunked, Full, Latent, Limits, PageSpec, Sliding, SlidingLatent, cdiv
+from kvcalc.engines.vllm_versions import NEWEST
 from kvcalc.errors import KvcalcError
 
 MIXED = "UniformTypeKVCacheSpecs"
@@ -31,6 +35,11 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
         return sum(spec.page_bytes for spec in self.specs)
 
     @property
+    def stride_alignment(self) -> int:
+        """Bytes of which its blocks are whole multiples."""
+        return lcm(*(spec.stride_alignment for spec in self.specs)) if self.layers else 1
+
+    @property
     def block_size(self) -> int:
         """Tokens of a block."""
         return self.specs[0].block_size
@@ -46,27 +55,39 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
         return Group(name=self.name, layers=tuple(self.layers[place] for place in here), specs=specs)
 
 
-def make_groups(specs: Sequence[PageSpec], *, hybrid: bool = True, block_outermost: bool = False) -> tuple[Group, ...]:
+def make_groups(
+    specs: Sequence[PageSpec], *, hybrid: bool = True, block_outermost: bool = False, rules: Rules = NEWEST
+) -> tuple[Group, ...]:
     """The groups of a model's layers (`get_kv_cache_groups`); `hybrid` is vLLM's hybrid KV cache manager.
 
     KvcalcError where vLLM finds no common page size.
     """
-    specs = list(specs) if hybrid else _promote_all(specs)
+    specs = list(specs) if hybrid and rules.windows == "grouped" else _promote_all(specs, rules)
     places = range(len(specs))
     if not specs:
         return ()
-    merged = specs[0].merged(specs)
+    merged = _merged(specs)
     if merged is not None:
         return (Group(name=merged.name, layers=tuple(places), specs=(merged,)),)
-    if is_one_type(specs):
+    if rules.knows_mixed_widths and is_one_type(specs):
         return (_mixed(places, specs),)
     packed = pack(specs, is_one_type) if block_outermost else None
     if packed is not None:
         if sum(map(len, packed)) != len(specs):
             raise _no_common_page()  # a split that leaves layers out, which vLLM asserts too
         return tuple(_mixed(layers, [specs[layer] for layer in layers]) for layers in packed)
-    unified = unify_pages(specs)
-    return _fallback(specs) if unified is None else _split(unified)
+    unified = unify_pages(specs, rules)
+    return _fallback(specs, rules) if unified is None else _split(unified, rules)
+
+
+def _merged(specs: Sequence[PageSpec]) -> PageSpec | None:
+    """One spec for all, None where they need several (`is_kv_cache_spec_uniform`)."""
+    if specs[0].clashes(specs):
+        raise KvcalcError(
+            "vLLM cannot keep windows of different sizes like full attention",
+            "leave --disable-hybrid-kv-cache-manager out",
+        )
+    return specs[0].merged(specs)
 
 
 def is_one_type(specs: Sequence[PageSpec]) -> bool:
@@ -79,23 +100,23 @@ def _mixed(layers: Sequence[int], specs: Sequence[PageSpec]) -> Group:
     return Group(name=MIXED, layers=tuple(layers), specs=tuple(specs))
 
 
-def unify_pages(specs: Sequence[PageSpec]) -> list[PageSpec] | None:
+def unify_pages(specs: Sequence[PageSpec], rules: Rules) -> list[PageSpec] | None:
     """All pages as large as the largest, None where that cannot be (`unify_kv_cache_spec_page_size`).
 
     A block takes more tokens where a whole number of it fills the page; else the page is padded, as a state's always
     is. MLA's cannot be padded.
     """
     largest = max(spec.page_bytes for spec in specs)
-    unified = [_grown(spec, largest) for spec in specs]
+    unified = [_grown(spec, largest, rules) for spec in specs]
     return None if None in unified else [spec for spec in unified if spec is not None]
 
 
-def _grown(spec: PageSpec, page_bytes: int) -> PageSpec | None:
+def _grown(spec: PageSpec, page_bytes: int, rules: Rules) -> PageSpec | None:
     if spec.page_bytes == page_bytes:
         return spec
-    if spec.scales_with_block and page_bytes % spec.page_bytes == 0:
+    if rules.grows_pages and spec.scales_with_block and page_bytes % spec.page_bytes == 0:
         grown = spec.resized(spec.block_size * (page_bytes // spec.page_bytes))
-    elif spec.takes_padding:
+    elif spec.takes_padding and (rules.pads_attention if spec.scales_with_block else rules.pads_states):
         grown = spec.padded(page_bytes)
     else:
         return None
@@ -104,14 +125,14 @@ def _grown(spec: PageSpec, page_bytes: int) -> PageSpec | None:
     return grown
 
 
-def _split(specs: Sequence[PageSpec]) -> tuple[Group, ...]:
+def _split(specs: Sequence[PageSpec], rules: Rules) -> tuple[Group, ...]:
     """Groups of as many layers each (`_get_kv_cache_groups_uniform_page_size`); the last of a kind may be padded.
 
-    As many as the rarest kind has, or as the commonest has where that is less than half as many again.
+    As many as the rarest kind has, or as the commonest has where that is not many more.
     """
-    buckets = _buckets(specs)
+    buckets = _buckets(specs, rules)
     counts = [len(layers) for layers in buckets]
-    size = max(counts) if max(counts) < min(counts) * 1.5 else min(counts)
+    size = max(counts) if max(counts) < min(counts) * rules.group_slack else min(counts)
     return tuple(
         _merged_group(layers[first :: cdiv(len(layers), size)], specs)
         for layers in buckets
@@ -125,11 +146,13 @@ def _merged_group(layers: Sequence[int], specs: Sequence[PageSpec]) -> Group:
     return Group(name=merged.name, layers=tuple(layers), specs=(merged,))
 
 
-def _buckets(specs: Sequence[PageSpec]) -> list[list[int]]:
+def _buckets(specs: Sequence[PageSpec], rules: Rules) -> list[list[int]]:
     """Layers by equal spec, then by specs that merge, in order of first appearance."""
     alike: dict[PageSpec, list[int]] = {}
     for place, spec in enumerate(specs):
         alike.setdefault(spec, []).append(place)
+    if not rules.merges_kinds:
+        return list(alike.values())
     buckets: list[tuple[list[PageSpec], list[int]]] = []
     for spec, places in alike.items():
         for kinds, layers in buckets:
@@ -142,13 +165,14 @@ def _buckets(specs: Sequence[PageSpec]) -> list[list[int]]:
     return [layers for _, layers in buckets]
 
 
-def _fallback(specs: Sequence[PageSpec]) -> tuple[Group, ...]:
+def _fallback(specs: Sequence[PageSpec], rules: Rules) -> tuple[Group, ...]:
     """Windows kept like full attention beside an MLA whose page theirs cannot meet.
 
     `_try_get_full_allocation_fallback_groups`.
     """
     kinds = {type(spec) for spec in specs}
-    promoted = promote(specs) if {Latent, Sliding} <= kinds and not {SlidingLatent, Chunked} & kinds else None
+    meets = rules.keeps_windows_beside_latent and {Latent, Sliding} <= kinds and not {SlidingLatent, Chunked} & kinds
+    promoted = promote(specs, rules) if meets else None
     if promoted is None or not is_one_type(promoted):
         raise _no_common_page()
     return (_mixed(range(len(promoted)), promoted),)
@@ -160,28 +184,33 @@ def _no_common_page() -> KvcalcError:
     )
 
 
-def promote(specs: Sequence[PageSpec]) -> list[PageSpec] | None:
+def promote(specs: Sequence[PageSpec], rules: Rules) -> list[PageSpec] | None:
     """Windows and chunks kept like full attention beside which they stand, None where that unites nothing.
 
     `_promote_local_kv_cache_specs`.
     """
-    if specs[0].merged(specs) is not None or is_one_type(specs):
+    if _are_united(specs, rules):
         return list(specs)
     full = {spec.block_size for spec in specs if isinstance(spec, Full)}
     promoted = [spec.promoted(min(full) if len(full) == 1 else None) for spec in specs] if full else list(specs)
-    return promoted if promoted[0].merged(promoted) is not None or is_one_type(promoted) else None
+    return promoted if _are_united(promoted, rules) else None
 
 
-def _promote_all(specs: Sequence[PageSpec]) -> list[PageSpec]:
+def _are_united(specs: Sequence[PageSpec], rules: Rules) -> bool:
+    return _merged(specs) is not None or (rules.knows_mixed_widths and is_one_type(specs))
+
+
+def _promote_all(specs: Sequence[PageSpec], rules: Rules) -> list[PageSpec]:
     """`unify_hybrid_kv_cache_specs`: what decode-context ranks share and what they replicate, each by itself."""
     replicated = [isinstance(spec, Attention) and not spec.dcp_sharded for spec in specs]
     united = list(specs)
     for side in set(replicated):
         places = [place for place, one in enumerate(replicated) if one == side]
-        promoted = promote([specs[place] for place in places])
+        promoted = promote([specs[place] for place in places], rules)
         if promoted is None:
             raise KvcalcError(
-                "vLLM cannot keep the layers of this model as one kind", "leave --disable-hybrid-kv-cache-manager out"
+                "vLLM cannot keep the layers of this model as one kind",
+                "leave --disable-hybrid-kv-cache-manager out, or follow vLLM 0.9.1 or later",
             )
         for place, spec in zip(places, promoted, strict=True):
             united[place] = spec

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from kvcalc.engines.vllm_specs import PageSpec, Ring, Sliding, States, cdiv
+from kvcalc.engines.vllm_specs import PageSpec, Sliding, cdiv
+from kvcalc.engines.vllm_states import Ring, States
 
 
 class _Bucket(msgspec.Struct, frozen=True):

@@ -10,6 +10,8 @@ from typing import Any, ClassVar, Self
 
 import msgspec
 
+from kvcalc.errors import KvcalcError
+
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2, "uint8": 1, "int8": 1}
 """Bytes of a value by vLLM's name of its type."""
 
@@ -34,6 +36,8 @@ class PageSpec(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int
     padded_bytes: int | None = None
     dcp_sharded: bool = False
+    stride_alignment: int = 1
+    """Bytes to whose multiple a block with the pages of all layers in it is rounded up (`block_stride_alignment`)."""
 
     name: ClassVar[str] = "KVCacheSpec"
     takes_padding: ClassVar[bool] = True
@@ -59,6 +63,10 @@ class PageSpec(msgspec.Struct, frozen=True, kw_only=True):
         """One spec for all of them, or None where they cannot share a group (`merge`)."""
         return self if all(one == self for one in others) else None
 
+    def clashes(self, others: "Sequence[PageSpec]") -> bool:
+        """Whether vLLM stops, rather than says no, when it is asked to merge them."""
+        return False
+
     def is_uniform_with(self, others: "Sequence[PageSpec]") -> bool:
         """Whether all of them need the same number of pages (`is_uniform_with_collection`)."""
         return all(isinstance(one, type(self)) for one in others)
@@ -73,6 +81,10 @@ class PageSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     def promoted(self, block_size: int | None) -> "PageSpec":
         """What it is allocated as where a window or chunk keeps every token; `block_size` is that of full layers."""
+        return self
+
+    def retaining(self, tokens: int) -> "PageSpec":
+        """The same cache where a window keeps so many tokens more than it attends to (`extra_retained_tokens`)."""
         return self
 
 
@@ -131,10 +143,15 @@ class Full(Attention, frozen=True, kw_only=True):
         for one in others:
             if type(one) is not type(self) or one._bare() != bare:
                 return None
-        windows, chunks = ({getattr(one, key) for one in (self, *others)} - {None} for key in ("window", "chunk"))
+        windows, chunks = (_stated(key, (self, *others)) for key in ("window", "chunk"))
         if len(windows) + len(chunks) > 1:
             return None
         return msgspec.structs.replace(self, window=next(iter(windows), None), chunk=next(iter(chunks), None))
+
+    def clashes(self, others: Sequence[PageSpec]) -> bool:
+        # merge_window_sizes raises a ValueError, where all else is an AssertionError that means no.
+        is_plain = all(type(one) is Full for one in (self, *others))
+        return is_plain and max(len(_stated(key, others)) for key in ("window", "chunk")) > 1
 
     def is_uniform_with(self, others: Sequence[PageSpec]) -> bool:
         return all(isinstance(one, Full) for one in others)
@@ -157,7 +174,7 @@ class Latent(Full, frozen=True, kw_only=True):
 
     @property
     def page_bytes(self) -> int:
-        return _aligned(self.bare_bytes, self.alignment) if self.padded_bytes is None else self.padded_bytes
+        return aligned(self.bare_bytes, self.alignment) if self.padded_bytes is None else self.padded_bytes
 
     def _bare(self) -> Self:
         return msgspec.structs.replace(self, window=None, chunk=None, alignment=None, padded_bytes=self.page_bytes)
@@ -178,6 +195,9 @@ class Sliding(Attention, frozen=True, kw_only=True):
     def promoted(self, block_size: int | None) -> PageSpec:
         return Full(window=self.window, **_kept(self, block_size))
 
+    def retaining(self, tokens: int) -> Self:
+        return msgspec.structs.replace(self, extra_tokens=tokens)
+
     def is_uniform_with(self, others: Sequence[PageSpec]) -> bool:
         return all(isinstance(one, Sliding) and one.window == self.window for one in others)
 
@@ -193,7 +213,7 @@ class SlidingLatent(Sliding, frozen=True, kw_only=True):
 
     @property
     def page_bytes(self) -> int:
-        return _aligned(self.bare_bytes, self.alignment) if self.padded_bytes is None else self.padded_bytes
+        return aligned(self.bare_bytes, self.alignment) if self.padded_bytes is None else self.padded_bytes
 
     def merged(self, others: Sequence[PageSpec]) -> "PageSpec | None":
         mine = self._shared_key()
@@ -207,10 +227,21 @@ class SlidingLatent(Sliding, frozen=True, kw_only=True):
         return self if self.page_bytes != self.bare_bytes else super().padded(page_bytes)
 
     def promoted(self, block_size: int | None) -> PageSpec:
-        return Latent(window=self.window, alignment=self.alignment, layout=self.layout, **_kept(self, block_size))
+        # replace_as hands a field to MLAAttentionSpec that it does not have: a TypeError.
+        raise KvcalcError(
+            "vLLM 0.33 cannot keep a window of latents like full attention",
+            "leave --disable-hybrid-kv-cache-manager out",
+        )
 
     def _shared_key(self) -> tuple[object, ...]:
-        return self.layout, self.tokens_per_state, self.window, self.extra_tokens, self.dcp_sharded
+        return (
+            self.layout,
+            self.tokens_per_state,
+            self.window,
+            self.extra_tokens,
+            self.dcp_sharded,
+            self.stride_alignment,
+        )
 
 
 class Chunked(Attention, frozen=True, kw_only=True):
@@ -230,51 +261,6 @@ class Chunked(Attention, frozen=True, kw_only=True):
         return all(isinstance(one, Chunked) and one.chunk == self.chunk for one in others)
 
 
-class Encoder(Attention, frozen=True, kw_only=True):
-    """The encoder's tokens, for cross attention."""
-
-    name: ClassVar[str] = "CrossAttentionSpec"
-
-    def request_pages(self, limits: Limits) -> int:
-        return cdiv(limits.encoder_tokens, self.block_size)
-
-
-class Ring(Attention, frozen=True, kw_only=True):
-    """One block a request: the tokens that a compressor has not finished."""
-
-    name: ClassVar[str] = "CircularBufferSpec"
-
-    def request_pages(self, limits: Limits) -> int:
-        return 1
-
-
-class States(PageSpec, frozen=True, kw_only=True):
-    """Recurrent states, a page for all that a layer keeps of one sequence; two where prefix caching keeps the last."""
-
-    values_bytes: int
-    shapes: tuple[tuple[int, ...], ...] = ()
-    speculative_blocks: int = 0
-    checkpoint_blocks: int = 0
-
-    name: ClassVar[str] = "MambaSpec"
-    scales_with_block: ClassVar[bool] = False
-
-    @property
-    def bare_bytes(self) -> int:
-        return self.values_bytes
-
-    def request_pages(self, limits: Limits) -> int:
-        if limits.aligned_states:
-            return 2 + self.speculative_blocks + self.checkpoint_blocks
-        return 1 + self.speculative_blocks
-
-    def is_uniform_with(self, others: Sequence[PageSpec]) -> bool:
-        return all(isinstance(one, States) and one._uniform_key() == self._uniform_key() for one in others)
-
-    def _uniform_key(self) -> tuple[int, ...]:
-        return self.page_bytes, self.speculative_blocks, self.checkpoint_blocks
-
-
 def cdiv(count: int, size: int) -> int:
     """Whole pieces of `size` that `count` needs."""
     return -(-count // size)
@@ -289,5 +275,10 @@ def _kept(spec: Attention, block_size: int | None) -> dict[str, Any]:
     return fields | {"block_size": size}
 
 
-def _aligned(count: int, multiple: int | None) -> int:
+def _stated(key: str, specs: Sequence[Any]) -> set[int]:
+    return {getattr(one, key) for one in specs} - {None}
+
+
+def aligned(count: int, multiple: int | None) -> int:
+    """`count` rounded up to a multiple of `multiple`."""
     return count if multiple is None else cdiv(count, multiple) * multiple

@@ -92,6 +92,15 @@ def catalogue_names() -> list[str]:
     return sorted({name for _, name in catalogue_index().values()})
 
 
+def hub_id(name: str) -> str | None:
+    """The first hub id among the aliases of a catalogue model, by any name of it; None where it has none."""
+    for path in _catalogue_files():
+        for own, aliases in _heads(path.read_text(encoding="utf-8")):
+            if name.casefold() in {spelling.casefold() for spelling in (own, *aliases)}:
+                return next((alias for alias in aliases if "/" in alias), None)
+    return None
+
+
 def catalogue_spellings() -> list[str]:
     """Every name and alias as it is written, sorted; hub ids behind the short names."""
     heads = [head for path in _catalogue_files() for head in _heads(path.read_text(encoding="utf-8"))]

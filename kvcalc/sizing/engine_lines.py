@@ -32,13 +32,15 @@ def _pool_lines(pool: "PoolDocument | None") -> list[str]:
     if pool["log"]:
         lines.append(f"  its log: {pool['log']}")
     if pool["takes_one_request"]:
-        holds = f"it runs {pool['sequences']:,} requests of {length:,} tokens at once"
+        many = "s" if pool["sequences"] > 1 else ""
+        holds = f"it runs {pool['sequences']:,} request{many} of {length:,} tokens at once"
         return [*lines, f"  {holds}, limited by {pool['limited_by']}"]
     longest = f"the longest that fits is {pool['longest_request']:,} tokens" if pool["longest_request"] else "none fits"
     if size is None or pool["blocks_per_request"] is None:
         return [*lines, f"  one request of {length:,} tokens does not fit; {longest}"]
     needed = exact_bytes(size * pool["blocks_per_request"])
-    return [*lines, f"  it would not start: a request needs {needed} beside the null block; {longest}"]
+    verdict = "it would not start" if "estimated_max_model_len" in pool["figures"] else "no such request would run"
+    return [*lines, f"  {verdict}: a request needs {needed}; {longest}"]
 
 
 def figure_lines(figures: "dict[str, int | float]") -> list[str]:

@@ -40,6 +40,14 @@ def test_arrays_are_answered_like_integers(one, counts):
     assert list(one.entries(np.array(counts)) + np.zeros(len(counts), dtype=int)) == [one.entries(n) for n in counts]
 
 
+@given(every_kind, st.integers(1, 700), st.one_of(st.none(), st.integers(1, 200)))
+def test_pairs_of_a_prompt_are_counted_one_by_one(one, n, limit):
+    read = [at_most(one.entries(one.tokens_in_sight(i)), limit) for i in range(1, n + 1)] if one.keeps_entries else None
+    if read is not None:
+        assert one.pairs(n, limit) == sum(read)
+        assert list(one.pairs(np.array([n, 1]), limit)) == [sum(read), read[0]]
+
+
 @given(every_kind, st.integers(1, 32))
 def test_ranks_together_hold_at_least_one_copy(one, tp):
     spread = Sharding(tp=tp)

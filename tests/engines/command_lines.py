@@ -423,8 +423,9 @@ llama-server \\
         "llama.cpp",
         "F.gguf",
         {"batch": "4", "ctx": "8192", "kv_dtype": "k=q8_0,v=q4_0"},
-        {"ctx_size": 32768, "flash_attn": False, "kv_unified": False, "swa_full": True, "spec_draft_n_max": 8},
-        unsupported=("-md draft.gguf", "-ngl 20"),
+        {"ctx_size": 32768, "flash_attn": False, "kv_unified": False, "swa_full": True, "spec_draft_n_max": 8}
+        | {"n_gpu_layers": 20},
+        unsupported=("-md draft.gguf",),
     ),
     Line(
         "common/arg.cpp of llama.cpp: variables that stand for flags; -np is 1 for llama-cli",

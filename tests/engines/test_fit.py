@@ -175,3 +175,79 @@ def test_wrong_questions_are_errors_with_a_hint(kvcalc, arguments, said):
     assert answer.code == 2
     assert said in answer.err
     assert "hint: " in answer.err
+
+
+VLLM = "vllm serve meta-llama/Llama-3.1-8B -tp 2 --max-model-len 32K --kv-cache-dtype fp8 --block-size 32 --port 80"
+
+
+def test_a_command_is_a_question(kvcalc):
+    """What it says is asked; what is typed beside it goes before."""
+    found = json.loads(kvcalc("fit", "--from", VLLM, "--gpu-memory", "24GiB", "--batch", "3", "--format", "json").out)
+    asked = found["request"]
+    assert (asked["context_tokens"], asked["batch"], asked["kv_dtype"], asked["tp"]) == (32768, 3, "fp8", 2)
+    assert found["capacity"]["block_tokens"] == 32
+    typed = json.loads(
+        kvcalc(
+            "fit",
+            "--from",
+            VLLM,
+            "--gpu-memory",
+            "24GiB",
+            "--ctx",
+            "8K",
+            "--tp",
+            "4",
+            "--block-size",
+            "16",
+            "--format",
+            "json",
+        ).out
+    )
+    assert (typed["request"]["context_tokens"], typed["request"]["tp"]) == (8192, 4)
+    assert typed["capacity"]["block_tokens"] == 16
+    assert "--port 80" in kvcalc("fit", "--from", VLLM, "--gpu-memory", "24GiB").err
+
+
+def test_a_command_without_a_context_has_the_models_own(kvcalc):
+    found = json.loads(
+        kvcalc("fit", "--from", "vllm serve meta-llama/Llama-3.1-8B", "--gpu-memory", "80GiB", "--format", "json").out
+    )
+    assert found["request"]["context_tokens"] == 131072
+
+
+@pytest.mark.parametrize(
+    ("engine", "flags"),
+    [
+        ("vllm", ("--ctx", "16K", "--kv-dtype", "fp8", "--max-num-seqs", "32", "--tp", "2")),
+        ("sglang", ("--ctx", "16K", "--page-size", "16", "--tp", "2")),
+        ("llama.cpp", ("-c", "64K", "-np", "4", "-ctk", "q8_0", "-ctv", "q8_0")),
+        ("tensorrt-llm", ("--ctx", "16K", "--kv-cache-free-gpu-mem-fraction", "0.8")),
+    ],
+)
+def test_what_is_emitted_is_read_back(kvcalc, engine, flags, tmp_path):
+    """The command asks what was asked: the same pool, the same capacity."""
+    memory = ("--gpu-memory", "80GiB")
+    command = kvcalc("fit", "llama-8b", "--emit", engine, *flags, *memory).out
+    asked = json.loads(kvcalc("fit", "llama-8b", "--engine", engine, *flags, *memory, "--format", "json").out)
+    script = tmp_path / "run.sh"
+    script.write_text(command)
+    read = json.loads(kvcalc("fit", "llama-8b", "--from", str(script), *memory, "--format", "json").out)
+    assert {key: asked[key] for key in ("pool_bytes", "capacity", "fits")} == {
+        key: read[key] for key in ("pool_bytes", "capacity", "fits")
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--gpu-memory", "80GiB"), "fit needs a model"),
+        (("--from", "ls -la", "--gpu-memory", "80GiB"), "no engine that is known"),
+        (("--from", VLLM, "--engine", "sglang", "--gpu-memory", "80GiB"), "the command is vllm's"),
+        (("llama-8b", "--engine", "vllm", "--emit", "sglang", "--gpu-memory", "80GiB"), "the engine is vllm"),
+        (("llama-8b", "--emit", "exllama", "--gpu-memory", "80GiB"), "unknown engine"),
+    ],
+)
+def test_wrong_commands_are_errors(kvcalc, arguments, said):
+    answer = kvcalc("fit", *arguments)
+    assert answer.code == 2
+    assert said in answer.err

@@ -14,6 +14,7 @@ import kvcalc as api
 from kvcalc.engines.engine import find_engine
 from kvcalc.engines.llama_cpp import LlamaCpp
 from kvcalc.engines.llama_cpp_types import kv_dtype_of
+from kvcalc.engines.ollama import default_context, ollama_flags
 from kvcalc.errors import KvcalcError
 from kvcalc.model.importers.gguf import GgufHeader
 from kvcalc.model.importers.gguf_model import gguf_document
@@ -288,3 +289,71 @@ def test_every_rule_is_named(kvcalc, model, flags, rule):
 
 def test_the_engine_is_found_by_name():
     assert find_engine("llama.cpp").version == find_engine("llama.cpp@b11549").version
+
+
+SPREAD = [
+    # https://github.com/ikawrakow/ik_llama.cpp/issues/398: two alike; the fork splits as llama.cpp does.
+    ("qwen3-30b-a3b", 32768, "f16", (1, 1), None, ["1600.00", "1472.00"]),
+    # https://github.com/ikawrakow/ik_llama.cpp/issues/245: sixteen alike, 4 layers each, 3 on the eighth, 2 on the last.
+    ("deepseek-v3", 2048, "f16", (1,) * 16, None, ["9.00"] * 7 + ["6.75"] + ["9.00"] * 7 + ["4.50"]),
+    # A public log, without an address: two hosts and the CPU; -ngl 100 is worked back from 27 of 126 layers on it.
+    ("llama-3.1-405b", 4096, "f16", (1, 1), 100, ["800.00", "784.00", "432.00"]),
+    # https://github.com/ggml-org/llama.cpp/issues/21730: only layers 5, 11, 17 and 23 keep the full cache; the shares are
+    # worked back from where they lie.
+    ("gemma-4-e4b", 131072, "f16", (1, 1.5, 2.5), None, ["512.00", "1024.00", "512.00"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens", "kind", "shares", "gpu_layers", "printed"), SPREAD, ids=lambda one: str(one)[:20]
+)
+def test_the_buffers_of_devices_that_logs_print(model, tokens, kind, shares, gpu_layers, printed):
+    engine = LlamaCpp(tensor_split=shares, n_gpu_layers=gpu_layers)
+    full = engine.allocate(api.size(model, tokens, kv_dtype=kind)).parts[0]
+    assert full.name == "full"
+    assert [f"{held / MIB:.2f}" for held in full.devices if held] == printed
+    assert sum(full.devices) == full.bytes
+
+
+def test_three_devices_alike_hold_21_21_and_19_of_61_layers():
+    """https://github.com/ikawrakow/ik_llama.cpp/discussions/258 prints buffers 0.02 to 0.03 MiB above these."""
+    size = api.size("deepseek-v3", 153600, kv_dtype="q8_0")
+    [part] = LlamaCpp(tensor_split=(1, 1, 1)).allocate(size).parts
+    assert [held / MIB for held in part.devices] == pytest.approx([1882.63, 1882.63, 1703.33, 0], abs=0.04)
+
+
+def test_devices_are_told_apart_only_where_they_are_asked_for(kvcalc):
+    size = api.size("llama-3-8b", 8192)
+    assert LlamaCpp().allocate(size).parts[0].devices == ()
+    # 33 slots with the output layer's: 10 of them on the device are 9 layers.
+    held = LlamaCpp(n_gpu_layers=10).allocate(size)
+    assert held.parts[0].devices == (9 * 32 * MIB, 23 * 32 * MIB)
+    assert "a cache lies on the device of its layer: 288.00 MiB, and 736.00 MiB on the host" in held.rules
+    with pytest.raises(KvcalcError, match="no shares"):
+        LlamaCpp(tensor_split=(0, 0)).allocate(size)
+
+
+def test_ollama_multiplies_the_context_by_its_parallel_requests():
+    """-c NumCtx * numParallel, -np, -b and -ub 512, one type for K and V (llm/llama_server.go)."""
+    run = ollama_flags(8192, 4, "Q8_0", max_context=131072)
+    assert (run.engine.ctx_size, run.slots, run.engine.ubatch_size, run.cache_type) == (32768, 4, 512, "q8_0")
+    spec = api.load("gemma-3-12b")
+    size = api.size(spec, run.context_tokens, run.slots, kv_dtype=kv_dtype_of(spec, run.cache_type, run.cache_type))
+    full, window = run.engine.allocate(size).parts
+    # 8 layers of 8,192 cells and 40 of up(1,024 + 512, 256), in each slot; 8 heads x 256 of 34 B for 32 values, K and V.
+    assert (full.bytes, window.bytes) == (4 * 8192 * 8 * 2 * 2176, 4 * 1536 * 40 * 2 * 2176)
+
+
+def test_ollama_chooses_a_context_by_vram_and_never_past_the_model():
+    """server/routes.go: 4K, 32K from 23 GiB, 256K from 47 GiB; NewLlamaServer cuts it to the trained length."""
+    assert [default_context(gib * 2**30) for gib in (8, 22, 23, 46, 47, 640)] == [
+        4096,
+        4096,
+        32768,
+        32768,
+        262144,
+        262144,
+    ]
+    assert ollama_flags(262144, max_context=8192).engine.ctx_size == 8192
+    with pytest.raises(KvcalcError, match="OLLAMA_NUM_PARALLEL 0"):
+        ollama_flags(4096, 0)

@@ -1,4 +1,4 @@
-"""SGLang's pools, held against its own configurators (golden/sglang.json, tests/sglang_oracle.py) and against logs."""
+"""SGLang's pools, held against its own configurators (golden/sglang.json, tests/oracle/sglang.py) and against logs."""
 
 import json
 

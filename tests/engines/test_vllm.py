@@ -1,9 +1,8 @@
-"""vLLM's planning, held against its own planning code (golden/vllm.json) and against logs (golden/vllm_logs.yaml)."""
+"""vLLM's planning in the newest release, held against its own planning code (golden/vllm.json)."""
 
 import json
 
 import pytest
-import yaml
 from conftest import GOLDEN
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,13 +10,15 @@ from vllm_cases import answer
 
 import kvcalc
 from kvcalc.engines.engine import find_engine
+from kvcalc.engines.vllm_compressed import compressed_of
 from kvcalc.engines.vllm_groups import make_groups
 from kvcalc.engines.vllm_plan import Planner
-from kvcalc.engines.vllm_specs import Full, Latent, Limits, Sliding, States
+from kvcalc.engines.vllm_specs import Full, Latent, Limits, Sliding, SlidingLatent
+from kvcalc.engines.vllm_states import States
 from kvcalc.errors import KvcalcError
 
 CASES = json.loads((GOLDEN / "vllm.json").read_text())["cases"]
-LOGS = yaml.safe_load((GOLDEN / "vllm_logs.yaml").read_text())
+WHOLE_MODELS = json.loads((GOLDEN / "vllm_models.json").read_text())["cases"]
 GIB = 2**30
 
 # The model of a case, where the catalogue has it: how it is asked, and the engine's flags.
@@ -71,6 +72,62 @@ def test_a_model_becomes_the_layers_that_vllm_was_asked_about(name):
     assert {there: getattr(pool, here) for there, here in keys.items()} == {there: expected[there] for there in keys}
 
 
+@pytest.mark.parametrize("name", WHOLE_MODELS)
+def test_caches_of_vllms_own_layer_classes_are_planned_alike(name):
+    """Compressed entries, index keys beside K and V, draft layers: the specs come from the classes themselves."""
+    one = WHOLE_MODELS[name]
+    case, expected = one["case"], one["answer"]
+    size = kvcalc.size(one["model"], case["max_model_len"], **one["asked"])
+    engine = find_engine("vllm", one["flags"])
+    assert engine.allocate(size).allocated_bytes == expected["needed_bytes_one_request"]
+    pool = engine.capacity(size, case["available_bytes"])
+    keys = {"num_blocks": "num_blocks", "bytes_per_block": "bytes_per_block"}
+    keys |= {"tokens": "kv_cache_size_tokens", "max_concurrency": "max_concurrency"}
+    assert {here: getattr(pool, here) for here in keys} == {here: expected[there] for here, there in keys.items()}
+    assert pool.figures["kv_cache_groups"] == len(expected["groups"])
+
+
+@pytest.mark.parametrize(("kv_dtype", "stride"), [("auto", 3168), ("fp8", 528), ("fp8_ds_mla", 1)])
+def test_a_block_holds_whole_records_of_both_kinds(kv_dtype, stride):
+    """DeepSeek-V4.1 on cards of capability 10: 528 B a window's token, 288 or 528 B an entry."""
+    size = kvcalc.size("deepseek-v4.1-flash", 4096, kv_dtype=kv_dtype)
+    [window] = compressed_of(size, None, 0).specs(size.layers[0].components)
+    assert window.stride_alignment == stride
+
+
+def test_what_a_request_of_deepseek_v4_claims():
+    """https://github.com/vllm-project/vllm/issues/44376, vLLM 0.22 with 16,384 tokens in flight.
+
+    30,000 tokens need 6.66 GiB, and 13,528 are the most that 5.44 GiB hold. A block had 22 pages of every width there
+    (0.33 packs them closer), 22 x (37,440 + 8,640 + 1,728) B; what a request claims is the same.
+    """
+
+    def claimed(tokens):
+        pool = find_engine("vllm").capacity(kvcalc.size("deepseek-v4-flash", tokens), 10**10)
+        return pool.blocks_per_request * 22 * (37440 + 8640 + 1728) / GIB
+
+    assert round(claimed(30000), 2) == 6.66
+    assert claimed(13528) < 5.445
+    assert claimed(13529) > 5.435
+    assert claimed(13529) > claimed(13528)
+
+
+def test_draft_layers_draft_one_token_each_where_nothing_else_is_said():
+    """config/speculative.py: num_speculative_tokens is the draft's n_predict."""
+    size = kvcalc.size("qwen3.5-35b-a3b", 131072, draft_layers=1)
+    asked = find_engine("vllm", {"num_speculative_tokens": 1}).allocate(size)
+    assert find_engine("vllm").allocate(size).allocated_bytes == asked.allocated_bytes
+    more = find_engine("vllm", {"num_speculative_tokens": 3}).allocate(size)
+    # Of 3 groups of states, with 2 blocks more each; K - 1 + 3 columns of 8,192 x 2 B make attention blocks larger.
+    assert more.allocated_bytes > asked.allocated_bytes
+
+
+def test_mamba_1_keeps_no_columns_for_draft_tokens():
+    """mamba1_state_shape takes no num_spec: 3 of 5,120 in bf16 and 5,120 x 16 a layer, in 1 + 2 blocks."""
+    held = find_engine("vllm", {"num_speculative_tokens": 2}).allocate(kvcalc.size("mamba-2.8b", 8192))
+    assert held.allocated_bytes == 64 * 3 * (3 * 5120 * 2 + 5120 * 16 * 2)
+
+
 def test_two_stages_of_unequal_layers_take_the_blocks_of_the_fuller():
     """61 layers over two stages: 31 and 30; MLA takes 64 tokens x 576 values x 2 bytes a layer."""
     size = kvcalc.size("deepseek-v3", 4096, pp=2)
@@ -109,45 +166,6 @@ def test_a_page_that_cannot_grow_to_the_largest_is_refused():
         make_groups([packed, window])
 
 
-@pytest.mark.parametrize("log", LOGS, ids=lambda log: log["id"])
-def test_a_log_says_what_is_computed(log, spec_file):
-    model = spec_file(log["model"]) if "\n" in log["model"] else log["model"]
-    size = kvcalc.size(str(model), log["ctx"], **log.get("kvcalc", {}))
-    pools = [_held(size, log, low) for low in (True, False)]
-    groups = pools[0].figures["kv_cache_groups"]
-    printed, figures = log.get("printed"), log["log"]
-    block = max(pools[0].block_tokens)
-    blocks = set(range(pools[0].num_blocks, pools[1].num_blocks + 1))
-    if "available_gib" not in log and "tokens" in figures:
-        most = figures["tokens"] // block * groups if printed == "groups" else figures["tokens"] // block
-        blocks = set(range(most, most + groups if printed == "groups" else most + 1))
-    blocks &= {figures.get("blocks", count) for count in blocks}
-    tokens = {
-        "blocks": lambda count: count * block,
-        "groups": lambda count: count // groups * min(pools[0].block_tokens),
-        "requests": lambda count: int(count / pools[0].blocks_per_request * log["ctx"]),
-    }
-    if "tokens" in figures:
-        blocks = {count for count in blocks if tokens[printed](count) == figures["tokens"]}
-    if "concurrency" in figures:
-        concurrency = figures["concurrency"]
-        blocks = {count for count in blocks if round(count / pools[0].blocks_per_request, 2) == concurrency}
-    assert blocks, pools
-    assert figures.get("block_sizes", list(pools[0].block_tokens)) == list(pools[0].block_tokens)
-    if "needed_gib" in figures:
-        needed = pools[0].blocks_per_request * pools[0].bytes_per_block
-        assert round(needed / GIB, 2) == figures["needed_gib"]
-        assert pools[1].longest_request == figures["longest"]
-
-
-def _held(size, log, low):
-    """The pool at the least, or the most, that the log's rounding of its bytes allows."""
-    available = log.get("available_gib", 1)
-    half = 0.005 if isinstance(available, float) else 0
-    pool = int((available + (-half if low else half)) * GIB)
-    return find_engine("vllm", log.get("engine", {})).capacity(size, pool)
-
-
 SPECS = st.one_of(
     st.builds(Full, block_size=st.just(16), kv_heads=st.sampled_from([1, 2, 8]), head_size=st.just(128)),
     st.builds(
@@ -184,16 +202,45 @@ def test_every_layer_is_in_one_group_and_a_pool_never_overflows(specs, length, b
         ("llama-3.1-8b", {"tp": 8, "dcp": 2}, {}, "needs --tp 16"),
         ("gpt-oss-20b", {"tp": 32, "dcp": 2}, {}, "beside windows"),
         ("llama-3.1-8b", {"kv_dtype": "q8_0"}, {}, "q8_0"),
-        ("deepseek-v4-flash", {}, {}, "compressed entries"),
+        ("deepseek-v4-flash", {}, {"block_size": 64}, "compressed entries in blocks of 256"),
+        ("deepseek-v4-flash", {"kv_dtype": "fp32"}, {}, "no window in fp32"),
+        ("deepseek-v4-flash", {"kv_dtype": "csa=bf16"}, {}, "all such caches in one format"),
+        ("deepseek-v4-flash", {"tp": 8, "dcp": 2}, {}, "beside windows"),
+        ("deepseek-v4.1-flash", {"pp": 3}, {}, "refuses to start"),
         ("rwkv6-7b", {}, {}, "the states shift and wkv"),
-        ("minimax-m3", {}, {}, "beside MLA alone"),
-        ("deepseek-v3", {"draft_layers": 1}, {}, "draft layers"),
-        ("phi-4-mini-flash", {"pp": 4}, {}, "shared cache"),
+        ("minimax-m3", {"kv_dtype": "index=nvfp4"}, {}, "in bf16 or fp8, not nvfp4"),
+        ("deepseek-v3", {"draft_layers": 1, "tp": 2, "dcp": 2}, {}, "draft layers"),
+        ("gemma-4-e4b", {"pp": 3}, {}, "parts layers from the cache that they share"),
     ],
 )
 def test_what_vllm_would_refuse_or_nobody_knows_is_refused_by_name(model, asked, flags, said):
     with pytest.raises(KvcalcError, match=said):
         find_engine("vllm", flags).allocate(kvcalc.size(model, 4096, **asked))
+
+
+def test_ratios_that_vllm_has_not_are_refused(spec_file):
+    spec = spec_file(
+        "name: odd\ndtype: bf16\nlayers:\n- mixer: {kind: latent, latent_dim: 448, rope_dim: 64, ratio: 16}\n"
+    )
+    with pytest.raises(KvcalcError, match="not by 16"):
+        find_engine("vllm").allocate(kvcalc.size(str(spec), 4096))
+
+
+def test_a_window_of_latents_is_never_kept_like_full_attention():
+    """A TypeError of vLLM 0.33: replace_as hands `bounded_replay` to MLAAttentionSpec."""
+    full = Full(block_size=16, kv_heads=1, head_size=128)
+    window = SlidingLatent(block_size=16, kv_heads=1, head_size=128, window=128)
+    with pytest.raises(KvcalcError, match="window of latents"):
+        make_groups([full, window], hybrid=False)
+
+
+def test_windows_of_two_sizes_are_never_kept_like_full_attention():
+    """merge_window_sizes raises a ValueError, which is_kv_cache_spec_uniform lets through: vLLM 0.33 stops."""
+    full = Full(block_size=16, kv_heads=1, head_size=128)
+    windows = [Sliding(block_size=16, kv_heads=1, head_size=128, window=size) for size in (128, 512)]
+    assert make_groups([full, windows[0]], hybrid=False)
+    with pytest.raises(KvcalcError, match="windows of different sizes"):
+        make_groups([full, *windows], hybrid=False)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +251,8 @@ def test_what_vllm_would_refuse_or_nobody_knows_is_refused_by_name(model, asked,
         (("--engine", "vllm", "--block-size", "0"), "at least 1"),
         (("--engine", "vllm", "--kv-cache-memory", "40G"), "no amount of memory with its base"),
         (("--engine", "vllm", "--kv-cache-memory", "0GiB"), "from 1 B to 8 EiB"),
-        (("--engine", "vllm@0.20"), "rules are known for vllm 0.33.0"),
+        (("--engine", "vllm@0.34"), "rules are known for vllm 0.2.0 to 0.33.0"),
+        (("--engine", "vllm@0.1"), "rules are known for vllm 0.2.0 to 0.33.0"),
         (("--engine", "vlm"), "unknown engine 'vlm'"),
     ],
 )

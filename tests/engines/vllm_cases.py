@@ -2,7 +2,8 @@
 
 from kvcalc.engines.vllm_groups import make_groups
 from kvcalc.engines.vllm_plan import Planner
-from kvcalc.engines.vllm_specs import Chunked, Encoder, Full, Latent, Limits, Ring, Sliding, SlidingLatent, States
+from kvcalc.engines.vllm_specs import Chunked, Full, Latent, Limits, Sliding, SlidingLatent
+from kvcalc.engines.vllm_states import Encoder, Ring, States
 
 KINDS = {
     "full": Full,
@@ -29,6 +30,8 @@ FIELDS = {
     "cache_dtype_str": "layout",
     "dcp_sharded": "dcp_sharded",
     "num_speculative_blocks": "speculative_blocks",
+    "num_prefill_checkpoint_blocks": "checkpoint_blocks",
+    "block_stride_alignment": "stride_alignment",
 }
 BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "uint8": 1}
 
@@ -38,7 +41,8 @@ def layer_specs(case):
     kinds = {layer.get("key", str(place)): layer for place, layer in enumerate(case["layers"])}
     order = case.get("pattern") or [key for key, layer in kinds.items() for _ in range(layer.get("count", 1))]
     built = {key: _spec(layer) for key, layer in kinds.items()}
-    return [built[key] for key in order]
+    retained = max(0, case.get("num_prefill_lookahead_tokens", 0) - 1)
+    return [built[key].retaining(retained) for key in order]
 
 
 def _spec(layer):

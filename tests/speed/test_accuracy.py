@@ -28,7 +28,7 @@ def of_kind(cases, kind):
         ("served dense", 12.5, 7.0),
         ("served MoE", 20.5, 13.0),
         ("llama.cpp decode", 15.0, 12.5),
-        ("gpt-fast decode", 10.0, 9.0),
+        ("gpt-fast decode", 13.0, 12.0),
         ("TensorRT-LLM static", 20.0, 20.0),
         ("DGX Spark decode", 13.0, 11.0),
     ],

@@ -91,7 +91,7 @@ class _Emitter:
         if name is None:
             self.unsaid.append(f"--{field} {value} has no flag of {self.engine.name}")
         else:
-            yield f"--{name}", str(value)
+            yield f"--{name}", ",".join(f"{one:g}" for one in value) if isinstance(value, tuple) else str(value)
 
     def _context(self) -> Iterator[tuple[str, ...]]:
         yield from self._flag("ctx", self.size.workload.context_tokens)
@@ -176,7 +176,7 @@ class _Emitter:
         elif value is False:
             yield (f"--no-{name}",)
         else:
-            yield f"--{name}", str(value)
+            yield f"--{name}", ",".join(f"{one:g}" for one in value) if isinstance(value, tuple) else str(value)
 
 
 def _vllm(model: str) -> list[str]:

@@ -12,7 +12,10 @@ from kvcalc.engines.commands.config import config_words
 from kvcalc.engines.commands.tables import table_of
 from kvcalc.engines.engine import Engine, engine_classes
 from kvcalc.errors import KvcalcError, shorten
-from kvcalc.units import parse_tokens
+from kvcalc.units import parse_shares, parse_tokens
+
+ALL_LAYERS = 99
+"""Layers on devices from which on a number means all of them: no model of those days has more."""
 
 LLAMA_SERVER_SLOTS = 4
 """Slots of llama-server where -np says none; they share one stream then: tools/server/server.cpp."""
@@ -107,9 +110,11 @@ class _Reading:
                 self.workload[field] = text
             elif own is None:
                 self.ignored.append(last.said)
+        if name in _HANDLED[self.found.engine]:
+            return
         if own is not None and self.engine is not None:
             self.flags[own] = _value(last, self.engine, own)
-        elif name in _HANDLED[self.found.engine] or name in self.table.workload:
+        elif name in self.table.workload:
             return
         else:
             listed = self.unsupported if name in self.table.memory else self.ignored
@@ -220,7 +225,6 @@ def _llama_slots(reading: _Reading) -> None:
             reading.notes.append(f"llama-server has {slots} slots that share one stream where -np gives no number")
     reading.workload["batch"] = str(slots)
     text = total.text() if total else "0"
-    reading.flags.pop("ctx_size", None)
     if text == "0":
         return
     tokens = parse_tokens(text, "-c")
@@ -242,11 +246,17 @@ def _llama_types(reading: _Reading) -> None:
 
 
 def _llama_layers(reading: _Reading) -> None:
-    """Layers on the CPU take no memory of a card; 99 and the like are all of them."""
-    one = reading.last("n-gpu-layers")
-    if one and (one.text() in ("auto", "all", "-1") or (one.text().isdecimal() and int(one.text()) >= 99)):
-        reading.unsupported.remove(one.said)
-        reading.ignored.append(one.said)
+    """Layers on devices, and their shares; 99 layers and the like are all of them."""
+    shares, layers = reading.last("tensor-split"), reading.last("n-gpu-layers")
+    if shares:
+        reading.flags["tensor_split"] = parse_shares(shares.text(), shares.shown)
+    if layers is None:
+        return
+    text = layers.text()
+    if text in ("auto", "all", "-1") or (text.isdecimal() and int(text) >= ALL_LAYERS):
+        reading.ignored.append(layers.said)
+    else:
+        reading.flags["n_gpu_layers"] = parse_tokens(text, layers.shown, "number") if text != "0" else 0
 
 
 def _ollama_rules(reading: _Reading) -> None:
@@ -269,7 +279,7 @@ _RULES: dict[str, tuple[Callable[[_Reading], None], ...]] = {
 _HANDLED = {
     "vllm": {"enable-expert-parallel", "speculative-config", "spec-method", "spec-model", "spec-tokens", "config"},
     "sglang": {"speculative-algorithm", "speculative-draft-model-path"},
-    "llama.cpp": {"ctx-size", "parallel", "cache-type-k", "cache-type-v"},
+    "llama.cpp": {"ctx-size", "parallel", "cache-type-k", "cache-type-v", "tensor-split", "n-gpu-layers"},
     "tensorrt-llm": {"config"},
     "ollama": set[str](),
 }

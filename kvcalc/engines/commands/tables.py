@@ -185,6 +185,7 @@ _LLAMA_CPP = Table(
         "hfd": "hf-repo-draft",
         "hfrd": "hf-repo-draft",
         "ngl": "n-gpu-layers",
+        "ts": "tensor-split",
         "gpu-layers": "n-gpu-layers",
         "nkvo": "no-kv-offload",
         "cmoe": "cpu-moe",
@@ -197,7 +198,7 @@ _LLAMA_CPP = Table(
     model=("model", "hf-repo"),
     memory=_words(
         "no-kv-offload cpu-moe n-cpu-moe override-tensor model-draft hf-repo-draft mmproj mmproj-url lora lora-scaled "
-        "cache-type-k-draft cache-type-v-draft kv-unified-per-slot n-gpu-layers"
+        "cache-type-k-draft cache-type-v-draft kv-unified-per-slot"
     ),
     notes={"hf-repo": "which file of it is taken says the weights' bytes; it is not fetched"},
 )

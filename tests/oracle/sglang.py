@@ -1,6 +1,6 @@
 """What SGLang's own code sizes: pools, slots and requests for a model's geometry and a budget of bytes.
 
-    SGLANG_SRC=DIR python tests/sglang_oracle.py CASES.json > GOLDEN.json
+    SGLANG_SRC=DIR python -m tests.oracle.sglang CASES.json > GOLDEN.json
 
 DIR is an unpacked wheel of SGLang 0.5.23 (pip download --no-deps sglang==0.5.23; unzip). Its configurators run as they
 are, in torch on a CPU, on a model and a launch that are told here; everything else of SGLang is an empty module.

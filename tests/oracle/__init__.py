@@ -275,14 +275,14 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """A config.json as it is written."""
+def read_config(path: Path, hint: str = "give a model's config.json") -> dict[str, Any]:
+    """A config.json, or another object, as it is written; `hint` says what is wanted."""
     try:
         config = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise KvcalcError(f"cannot read {path}: {in_short(error)}", "give a model's config.json") from error
+        raise KvcalcError(f"cannot read {path}: {in_short(error)}", hint) from error
     if not isinstance(config, dict):
-        raise KvcalcError(f"{path} holds no JSON object", "give a model's config.json")
+        raise KvcalcError(f"{path} holds no JSON object", hint)
     return config
 
 
@@ -294,7 +294,3 @@ def as_text(row: dict[str, Any]) -> Iterator[str]:
         shapes = ", ".join(f"{path} {dtype}{list(shape)}" for path, (dtype, shape) in run["tensors"].items())
         where = f"{run['part']} layers {run['first']}-{run['last']}".strip()
         yield f"  {where}: {run['layer_bytes']:,} bytes each, {run['kind']} {shapes}"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

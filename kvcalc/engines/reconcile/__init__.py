@@ -1,0 +1,1 @@
+"""A start-up log held against what kvcalc computes, figure by figure."""
