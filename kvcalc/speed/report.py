@@ -61,7 +61,7 @@ def _request(found: Throughput) -> "LoadDocument":
         "osl": load.osl,
         "context_tokens": load.context,
         "batch": load.batch,
-        "weights": found.use.weights or size.packer.dtype,
+        "weights": found.use.weights or size.weights_format,
         "kv_dtype": found.use.kv_dtype,
         "dtype": size.packer.dtype,
         "shared_prefix_tokens": load.shared_prefix,

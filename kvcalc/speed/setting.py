@@ -7,12 +7,12 @@ import msgspec
 from kvcalc.cache.formats import AUTO
 from kvcalc.cache.sharding import Sharding
 from kvcalc.model.spec import ModelSpec
-from kvcalc.sizing.need import Workload, size_workload
+from kvcalc.sizing.need import CacheSize, Workload, size_workload
 from kvcalc.speed.kernels import Cost, Pass, Setting
 from kvcalc.speed.machine import Machine, find_machine
 from kvcalc.speed.rank import rank_model
 from kvcalc.speed.terms import draft_costs, pass_costs
-from kvcalc.speed.weights import is_recipe, weight_numbers
+from kvcalc.speed.weights import WeightNumbers, file_numbers, is_recipe, weight_numbers
 
 
 class Use(msgspec.Struct, frozen=True):
@@ -36,9 +36,15 @@ def make_setting(spec: ModelSpec, machine: Machine, use: Use) -> Setting:
     """The model on one rank of `machine`, ready to be priced."""
     size = size_workload(spec, workload_of(use, 1, 1), use.sharding)
     model = rank_model(size, use.attention_dp)
-    weights = use.weights or size.packer.dtype
-    numbers = weight_numbers(weights, size.packer.dtype, machine, model.has_experts)
-    return Setting(model, numbers, machine)
+    return Setting(model, _numbers(size, machine, use, model.has_experts), machine)
+
+
+def _numbers(size: CacheSize, machine: Machine, use: Use, has_experts: bool) -> WeightNumbers:
+    """The numbers that are asked for; else those of the files that the model was read from, or the model's own."""
+    if use.weights is None and size.weights_are_files:
+        share = (size.weight_bytes or 0) / (size.parameters.total or 1)
+        return file_numbers(size.weights_format, share, machine)
+    return weight_numbers(use.weights or size.packer.dtype, size.packer.dtype, machine, has_experts)
 
 
 def workload_of(use: Use, context: int, batch: int) -> Workload:

@@ -52,6 +52,16 @@ def weight_numbers(weights: str, dtype: str, machine: Machine, has_experts: bool
     return WeightNumbers(asked, asked, own, own, notes)
 
 
+def file_numbers(formats: str, bytes_per_value: float, machine: Machine) -> WeightNumbers:
+    """The numbers of weights in files: their average, and the units of the format that most of them are in."""
+    first = _UNITS.get(formats.partition("+")[0], "")
+    rate = first if first in machine.flops_per_second and not machine.emulates else machine.plain
+    one = Numbers(formats, bytes_per_value, rate)
+    return WeightNumbers(
+        one, one, one, one, (f"weights as in the files: {8 * bytes_per_value:.2f} bits each on average",)
+    )
+
+
 _EXPERTS_ONLY = 0.75
 """Bytes a weight below which published checkpoints of MoE models quantise nothing but the experts."""
 

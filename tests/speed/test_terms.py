@@ -6,6 +6,7 @@ import pytest
 import kvcalc
 from kvcalc.cache.sharding import WHOLE, Sharding
 from kvcalc.model.parameters import count_parameters
+from kvcalc.model.spec import Checkpoint
 from kvcalc.speed.kernels import US
 from kvcalc.speed.machine import find_machine, load_constants
 from kvcalc.speed.setting import Use, decode_costs, machine_for, make_setting, prefill_costs, seconds_of
@@ -26,6 +27,12 @@ def term(costs, name):
 def moved_bytes(costs, name, gpu=H100):
     """Bytes that a term reads at the least."""
     return sum(cost.floor_moving for cost in term(costs, name)) * find_machine(gpu).bytes_per_second
+
+
+def reached_bytes(costs, name):
+    """Bytes that the estimate of an attention term moves: at the share of an H100's bandwidth that is reached."""
+    share = find_machine(H100).kernels["attention"].bandwidth_share
+    return sum(cost.moving for cost in term(costs, name)) * share * find_machine(H100).bytes_per_second
 
 
 def test_the_roofline_of_llama_by_hand():
@@ -104,6 +111,7 @@ def test_a_window_caps_what_a_step_reads():
         costs = decode_costs(setting("gemma-3-27b"), 1, context)
         entries = 52 * min(context, 1024) + 10 * context
         assert moved_bytes(costs, "attention") == pytest.approx(entries * 2 * 16 * 128 * 2)
+        assert reached_bytes(costs, "attention") == pytest.approx(entries * 2 * 16 * 128 * 2)
 
 
 def test_sharing_a_cache_saves_no_reading():
@@ -117,6 +125,7 @@ def test_top_k_bounds_what_attention_reads_and_the_index_reads_all():
     for context in (1024, 2048, 131_072):
         costs = decode_costs(setting("deepseek-v3.2", sharding=Sharding(tp=16)), 1, context)
         assert moved_bytes(costs, "attention") == pytest.approx(61 * min(context, 2048) * 576 * 2)
+        assert reached_bytes(costs, "attention") == pytest.approx(61 * min(context, 2048) * 576 * 2)
         assert moved_bytes(costs, "index and top-k") == pytest.approx(61 * context * 128 * 2)
 
 
@@ -188,6 +197,17 @@ def test_a_recipe_of_llama_cpp_weighs_what_its_file_does():
     table = 128_256 * 4096
     as_listed = found - table * 6.5625 / 8 + table * 4.5 / 8
     assert as_listed == pytest.approx(4.92e9, rel=0.01)
+
+
+def test_weights_that_were_read_from_files_weigh_what_the_files_do():
+    """The bytes of a GGUF or safetensors index over all parameters; a format that is asked for replaces them."""
+    files = Checkpoint(bytes=4_920_734_272, formats=("q4_k", "q6_k"), source="Meta-Llama-3-8B.Q4_K_M.gguf")
+    spec = msgspec.structs.replace(kvcalc.load("llama-3-8b"), checkpoint=files)
+    machine = machine_for("rtx-4090", "llama.cpp", Use())
+    numbers = make_setting(spec, machine, Use()).numbers
+    assert numbers.matrices.bytes_per_value == pytest.approx(4_920_734_272 / 8_030_261_248)
+    assert "4.90 bits" in numbers.notes[0]
+    assert make_setting(spec, machine, Use(weights="bf16")).numbers.matrices.bytes_per_value == 2
 
 
 def test_pipeline_stages_pass_each_token_on():
