@@ -197,7 +197,8 @@ class Host(Term):
 
     def costs(self, setting: Setting, stack: Stack, step: Pass) -> Iterator[Cost]:
         free = setting.machine.free
-        yield Cost(self.name, (free["step_us"] + free["sequence_us"] * step.sequences) * US)
+        each = free["sequence_us"] + free["sequence_rank_us"] * (setting.model.sharding.tp - 1)
+        yield Cost(self.name, (free["step_us"] + each * step.sequences) * US)
 
 
 def pairs_of(one: Attending, step: Pass) -> Any:
