@@ -9,12 +9,11 @@ from kvcalc.model.spec import ModelSpec
 from kvcalc.speed.calibration import Scales
 from kvcalc.speed.crossover import cache_bound_context, compute_bound_batch
 from kvcalc.speed.fitting import sequences_that_fit
-from kvcalc.speed.kernels import Cost, Setting
+from kvcalc.speed.kernels import Setting
 from kvcalc.speed.machine import load_constants
-from kvcalc.speed.setting import Use, decode_costs, machine_for, make_setting, prefill_costs, workload_of
-from kvcalc.speed.timing import Timing, scaled, timing
-
-INTERFERENCE = "prefill interference"
+from kvcalc.speed.pricing import Pricing
+from kvcalc.speed.setting import Use, machine_for, make_setting, workload_of
+from kvcalc.speed.timing import Timing, timing
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -151,6 +150,9 @@ class _Estimator:
 
     def __init__(self, setting: Setting, load: Load, scales: Scales) -> None:
         self.setting, self.load, self.scales = setting, load, scales
+        self.pricing = Pricing(
+            setting, scales, load.isl, load.osl, load.shared_prefix, load.draft_tokens, load.tokens_a_step
+        )
         kind = "moe" if setting.model.has_experts else "dense"
         bands = {what: load_constants().bands[f"{what}, {kind}"] for what in ("prefill", "decode", "served")}
         is_calibrated = bool(scales.factors)
@@ -158,15 +160,14 @@ class _Estimator:
 
     def answer(self, use: Use, served: bool, fitting: int | None) -> Throughput:
         load, setting = self.load, self.setting
-        decode = self._decode(load.batch, load.context)
         return Throughput(
             spec=setting.model.size.spec,
             setting=setting,
             use=use,
             load=load,
             scales=self.scales,
-            prefill=timing(self._prefill(), self.bands["prefill"]),
-            decode=timing(decode, self.bands["decode"]),
+            prefill=timing(self.pricing.prompt(), self.bands["prefill"]),
+            decode=timing(self.pricing.last_step(load.batch), self.bands["decode"]),
             served=self._served(fitting) if served else None,
             compute_bound_batch=compute_bound_batch(setting, load.context),
             cache_bound_context=cache_bound_context(setting, load.batch),
@@ -174,25 +175,13 @@ class _Estimator:
             notes=tuple(self._notes(fitting, served)),
         )
 
-    def _decode(self, batch: int, context: int) -> list[Cost]:
-        return self.scales.applied(decode_costs(self.setting, batch, context, self.load.draft_tokens))
-
-    def _prefill(self) -> list[Cost]:
-        load = self.load
-        return self.scales.applied(prefill_costs(self.setting, load.isl - load.shared_prefix, load.shared_prefix))
-
     def _served(self, fitting: int | None) -> Served:
-        """TPOT is a step of the running batch at the middle of the answers, and the prompts taken in meanwhile."""
-        load, ranks = self.load, self.setting.model.sharding.dp
+        load = self.load
         running = load.batch if fitting is None else min(load.batch, fitting)
-        step = scaled_steps(self._decode(running, load.isl + load.osl // 2), 1 / load.tokens_a_step)
-        prompt = self._prefill()
-        share = self.setting.machine.free["prefill_share"] * self.scales.of("interference")
-        waited = share * max(0.0, running / ranks - 1) / load.osl
-        tpot = timing([*step, *scaled(prompt, waited, INTERFERENCE)], self.bands["served"])
-        ttft = timing([*prompt, *scaled(self._decode(running, load.context), 1.0, "a step under way")], TTFT_BAND)
+        tpot = timing(self.pricing.tpot(running), self.bands["served"])
+        ttft = timing(self.pricing.ttft(running), TTFT_BAND)
         busy = None if load.rate is None else load.rate * tpot.seconds * load.osl / running
-        queued = None if busy is None else _queued(ttft.seconds, busy, tpot.seconds * load.osl / running)
+        queued = None if busy is None else queued_seconds(ttft.seconds, busy, tpot.seconds * load.osl / running)
         return Served(tpot, ttft, running, busy, queued)
 
     def _notes(self, fitting: int | None, served: bool) -> list[str]:
@@ -214,12 +203,6 @@ TTFT_BAND = 1.0
 TTFT_NOTE = "TTFT under load is uncertain: queues, batching and HTTP are outside the model"
 
 
-def scaled_steps(costs: list[Cost], factor: float) -> list[Cost]:
-    """The costs of a step, and their floors, for one token of it."""
-    names = ("start", "moving", "working", "floor_moving", "floor_working")
-    return [cost._replace(**{name: getattr(cost, name) * factor for name in names}) for cost in costs]
-
-
-def _queued(ttft: float, busy: float, service: float) -> float | None:
+def queued_seconds(ttft: float, busy: float, service: float) -> float | None:
     """TTFT behind a queue with one server that takes `service` seconds a request (M/D/1, Pollaczek and Khinchine)."""
     return None if busy >= 1 else ttft + busy * service / (2 * (1 - busy))
