@@ -192,7 +192,7 @@ def from_few(cases: Sequence[Case], count: int, draws: int = 6, seed: int = 3) -
     found, chance = [], random.Random(seed)  # noqa: S311 - nothing is kept secret by it
     for machine in sorted({case.machine for case in cases}, key=str):
         own = [case for case in cases if case.machine == machine]
-        for _ in range(draws):
+        for _ in range(draws if len(own) > count else 0):
             chance.shuffle(own)
             scales = fit_scales([case.point for case in own[:count]]) if count else Scales()
             rest = own[count:]
