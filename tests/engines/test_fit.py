@@ -168,6 +168,7 @@ def test_json_has_need_pool_and_capacity_apart(kvcalc):
         (("--gpu-memory", "80GiB", "--engine", "vllm", "--block-size", "0"), "at least 1"),
         (("--gpu-memory", "80GiB", "--engine", "llama.cpp", "-ctk", "q9_0"), "q9_0"),
         (("--gpu", "h1000"), "unknown GPU"),
+        (("--gpu", "h100-sxm", "--engine", "sglang", "--strict"), "--strict: activations of a rank: assumed"),
     ],
 )
 def test_wrong_questions_are_errors_with_a_hint(kvcalc, arguments, said):
