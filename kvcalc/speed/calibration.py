@@ -30,7 +30,9 @@ FACTORS = {
 each format, and `overhead.FORMAT` for starting its matrices."""
 ARITHMETIC, OVERHEAD = "arithmetic.", "overhead."
 WIDTH = 0.5
-"""Standard deviation of the logarithm of a factor before anything is measured: a factor of 1.6 is usual."""
+"""Standard deviation of the logarithm of a factor where much was measured: a factor of 1.6 is usual."""
+TRUSTED = 4
+"""Points past which they are believed rather than the prior: one may be an outlier, and says nothing of it."""
 NOISE = 0.1
 """That of a measurement, in which the sum of all the model's own errors is counted too."""
 
@@ -187,13 +189,13 @@ class _Table:
         centre = self.logarithms(prior)
         now = centre if start is None else start
         used = np.ones(self.count) if keep is None else keep.astype(float)
-        loss = self._loss(now, centre, used)
+        loss, variance = self._loss(now, centre, used), _variance(used)
         for _ in range(_ROUNDS):
             error = self.residuals(now)
             slope = np.stack([(self.residuals(now + _STEP * unit) - error) / _STEP for unit in np.eye(len(now))], 1)
             weight = used / (NOISE * np.sqrt(NOISE**2 + error**2))
-            normal = slope.T @ (slope * weight[:, None]) + np.eye(len(now)) / WIDTH**2
-            move = np.linalg.solve(normal, slope.T @ (weight * error) + (now - centre) / WIDTH**2)
+            normal = slope.T @ (slope * weight[:, None]) + np.eye(len(now)) / variance
+            move = np.linalg.solve(normal, slope.T @ (weight * error) + (now - centre) / variance)
             found = self._shorter(now, move, loss, centre, used)
             if found is None:
                 break
@@ -215,7 +217,13 @@ class _Table:
         import numpy as np
 
         errors = 2 * (np.sqrt(NOISE**2 + self.residuals(logarithms) ** 2) - NOISE) / NOISE
-        return float(used @ errors + np.sum((logarithms - centre) ** 2) / WIDTH**2)
+        return float(used @ errors + np.sum((logarithms - centre) ** 2) / _variance(used))
+
+
+def _variance(used: "Numbers") -> float:
+    """That of the logarithm of a factor, by how many points are used: little is learned from few."""
+    count = float(used.sum())
+    return WIDTH**2 * count / (count + TRUSTED)
 
 
 _ROUNDS, _HALVINGS, _STEP, _GAIN = 40, 6, 1e-4, 1e-4

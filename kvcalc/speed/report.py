@@ -156,7 +156,8 @@ def _lines(found: Throughput) -> Iterator[str]:
         if context is None
         else (f"a step reads more KV cache than weights from context {count_of(context)} on")
     )
-    bands = ", ".join(f"{what} +{band:.0%}" for what, band in found.bands.items() if what != "served" or found.served)
+    shown = ("prefill", "decode") if found.served is None else found.bands
+    bands = ", ".join(f"{what} +{band:.0%}" for what, band in found.bands.items() if what in shown)
     yield f"at least: all bytes or all FLOPs at the peak; at most: nine in ten held-out measurements ({bands})"
 
 

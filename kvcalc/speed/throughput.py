@@ -154,7 +154,7 @@ class _Estimator:
             setting, scales, load.isl, load.osl, load.shared_prefix, load.draft_tokens, load.tokens_a_step
         )
         kind = "moe" if setting.model.has_experts else "dense"
-        bands = {what: load_constants().bands[f"{what}, {kind}"] for what in ("prefill", "decode", "served")}
+        bands = {what: load_constants().bands[f"{what}, {kind}"] for what in ("prefill", "decode", "served", "ttft")}
         is_calibrated = bool(scales.factors)
         self.bands = {what: band.calibrated_share if is_calibrated else band.share for what, band in bands.items()}
 
@@ -179,7 +179,7 @@ class _Estimator:
         load = self.load
         running = load.batch if fitting is None else min(load.batch, fitting)
         tpot = timing(self.pricing.tpot(running), self.bands["served"])
-        ttft = timing(self.pricing.ttft(running), TTFT_BAND)
+        ttft = timing(self.pricing.ttft(running), self.bands["ttft"])
         busy = None if load.rate is None else load.rate * tpot.seconds * load.osl / running
         queued = None if busy is None else queued_seconds(ttft.seconds, busy, tpot.seconds * load.osl / running)
         return Served(tpot, ttft, running, busy, queued)
@@ -198,9 +198,10 @@ class _Estimator:
         return notes
 
 
-TTFT_BAND = 1.0
-"""Measured TTFT under closed load is queueing first: half of 860 served points lie past twice the prefill time."""
-TTFT_NOTE = "TTFT under load is uncertain: queues, batching and HTTP are outside the model"
+TTFT_NOTE = (
+    "TTFT under load is uncertain: half of 1,657 published ones are past four times a prompt and a step, because who "
+    "asks when decides how long a queue is"
+)
 
 
 def queued_seconds(ttft: float, busy: float, service: float) -> float | None:

@@ -54,6 +54,16 @@ def test_calibrated_for_an_engine_and_gpu_in_folds(cases, kind, mape, median):
     assert errors.median < median
 
 
+@pytest.mark.parametrize("kind", ["served dense", "served MoE"])
+def test_one_point_does_no_harm_and_sixteen_help(cases, kind):
+    none, one, four, sixteen = (
+        accuracy.errors_of(accuracy.from_few(of_kind(cases, kind), n)).mape for n in (0, 1, 4, 16)
+    )
+    assert one < none * 1.01
+    assert sixteen < four < none * 0.92
+    assert sixteen < none * 0.77
+
+
 def test_without_terms_a_roofline_promises_too_much(cases):
     """What the terms are for: the bound alone is wrong by more than half, always on the fast side."""
     own = of_kind(cases, "served dense")
