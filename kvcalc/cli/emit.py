@@ -3,7 +3,7 @@
 import contextlib
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -90,11 +90,20 @@ def render(report: Report, form: OutputFormat) -> str:
 
 def write_file(content: bytes, path: Path, force: bool) -> None:
     """Write `content` to the file at `path`, whole or not at all, and say so; KvcalcError where that cannot be."""
+    write_through(lambda draft: _write_bytes(draft, content), path, force)
+
+
+def _write_bytes(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+def write_through(write: Callable[[Path], None], path: Path, force: bool) -> None:
+    """The same of what `write` puts into a file that it is given, a piece at a time."""
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
-            path.write_bytes(content)
+            write(path)
         else:
-            _replace_file(content, path.resolve(), path, force)
+            _replace_file(write, path.resolve(), path, force)
     except (OSError, RuntimeError) as error:
         # Path.resolve raises RuntimeError for links that lead in a circle.
         reason = getattr(error, "strerror", None) or "its links lead in a circle"
@@ -105,15 +114,20 @@ def write_file(content: bytes, path: Path, force: bool) -> None:
         print(f"Wrote {path}", file=sys.stderr)
 
 
-def _replace_file(content: bytes, target: Path, path: Path, force: bool) -> None:
-    """Through a symbolic link to its target, which is replaced as a whole."""
-    if target.is_dir():
+def refuse_existing(path: Path, force: bool) -> None:
+    """KvcalcError where a file would be overwritten that must not be, before work is spent on it."""
+    if path.is_dir():
         raise KvcalcError(f"{path} is a directory", "-o names a file")
-    if target.exists() and not force:
+    if path.is_file() and not force:
         raise KvcalcError(f"{path} exists", "--force overwrites it")
+
+
+def _replace_file(write: Callable[[Path], None], target: Path, path: Path, force: bool) -> None:
+    """Through a symbolic link to its target, which is replaced as a whole."""
+    refuse_existing(path, force)
     draft = target.with_name(f".kvcalc-{os.getpid()}.part")
     try:
-        draft.write_bytes(content)
+        write(draft)
         draft.replace(target)
     finally:
         with contextlib.suppress(OSError):

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from functools import cached_property
+from typing import Any
 
 import msgspec
 
@@ -105,6 +106,11 @@ class CacheSize(msgspec.Struct, frozen=True, dict=True):
     def read_bytes_per_step(self) -> int:
         """What one decode step of the batch reads."""
         return int(sum(row.read_bytes(self.workload.context_tokens) for row in self.rows)) * self.workload.batch
+
+    def stage_bytes(self, tokens: Any) -> list[Any]:
+        """Bytes of one sequence of `tokens` tokens on a rank of each pipeline stage; arrays where `tokens` is one."""
+        held = _held_by_stages(self.spec, self.layers, self.stages)
+        return [_rank_bytes(one, self.packer, tokens, self.sharding) for one in held]
 
     @property
     def replication(self) -> Fraction:
@@ -232,9 +238,9 @@ def _held_by_stages(
     ]
 
 
-def _rank_bytes(held: Sequence[Component], packer: Packer, tokens: int, sharding: Sharding) -> int:
+def _rank_bytes(held: Sequence[Component], packer: Packer, tokens: Any, sharding: Sharding) -> Any:
     """Bytes of one sequence on one rank; equal components are weighed once."""
-    weighed: dict[int, int] = {}
+    weighed: dict[int, Any] = {}
     for component in held:
         if id(component) not in weighed:
             weighed[id(component)] = packer.rank_bytes(component, tokens, sharding)

@@ -1,6 +1,7 @@
 """Which format each component takes, and what it then weighs on one rank."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
@@ -114,9 +115,9 @@ class Packer:
             return self.entry_format(component).name
         return ",".join(dict.fromkeys(self.state_format(state) for state in component.states(WHOLE)))
 
-    def rank_bytes(self, component: Component, tokens: int, sharding: Sharding) -> int:
-        """Bytes that one rank holds of one component for one sequence of `tokens` tokens."""
+    def rank_bytes(self, component: Component, tokens: Any, sharding: Sharding) -> Any:
+        """Bytes that one rank holds of one component for one sequence of `tokens` tokens, an array of them or one."""
         entries = component.entries(tokens) if component.keeps_entries else 0
         if component.grows:
             entries = -(-entries // sharding.dcp)
-        return int(entries) * self.entry_bytes(component, sharding) + self.state_bytes(component, sharding)
+        return entries * self.entry_bytes(component, sharding) + self.state_bytes(component, sharding)

@@ -48,6 +48,14 @@ class Pricing(NamedTuple):
         return self.scales.applied(decode_costs(self.setting, batch, context, self.draft_tokens))
 
 
+def queue_seconds(busy: Any, service: Any) -> Any:
+    """Waiting for one server that takes `service` seconds a request and is `busy`, a share below 1, of the time.
+
+    M/D/1: Pollaczek and Khinchine.
+    """
+    return busy * service / (2 * (1 - busy))
+
+
 def _shared_out(costs: list[Cost], factor: float) -> list[Cost]:
     """The costs of a step, and their floors, for one token of it."""
     names = ("start", "moving", "working", "floor_moving", "floor_working")

@@ -11,7 +11,7 @@ from kvcalc.speed.crossover import cache_bound_context, compute_bound_batch
 from kvcalc.speed.fitting import sequences_that_fit
 from kvcalc.speed.kernels import Setting
 from kvcalc.speed.machine import load_constants
-from kvcalc.speed.pricing import Pricing
+from kvcalc.speed.pricing import Pricing, queue_seconds
 from kvcalc.speed.setting import Use, machine_for, make_setting, workload_of
 from kvcalc.speed.timing import Timing, timing
 
@@ -181,7 +181,7 @@ class _Estimator:
         tpot = timing(self.pricing.tpot(running), self.bands["served"])
         ttft = timing(self.pricing.ttft(running), self.bands["ttft"])
         busy = None if load.rate is None else load.rate * tpot.seconds * load.osl / running
-        queued = None if busy is None else queued_seconds(ttft.seconds, busy, tpot.seconds * load.osl / running)
+        queued = None if busy is None else _queued(ttft.seconds, busy, tpot.seconds * load.osl / running)
         return Served(tpot, ttft, running, busy, queued)
 
     def _notes(self, fitting: int | None, served: bool) -> list[str]:
@@ -204,6 +204,5 @@ TTFT_NOTE = (
 )
 
 
-def queued_seconds(ttft: float, busy: float, service: float) -> float | None:
-    """TTFT behind a queue with one server that takes `service` seconds a request (M/D/1, Pollaczek and Khinchine)."""
-    return None if busy >= 1 else ttft + busy * service / (2 * (1 - busy))
+def _queued(ttft: float, busy: float, service: float) -> float | None:
+    return None if busy >= 1 else ttft + queue_seconds(busy, service)

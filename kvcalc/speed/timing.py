@@ -1,6 +1,6 @@
 """Costs summed into an answer: seconds with their bounds, and what limits each term and the whole."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -80,9 +80,16 @@ def _terms(costs: Sequence[Cost]) -> Iterable[TermTime]:
 def _limit(costs: Sequence[Cost]) -> str:
     """What the most seconds are spent on."""
     spent: dict[str, float] = {}
-    for cost in costs:
-        start = _STARTS.get(cost.term, LAUNCH)
-        bulk = _MOVES[cost.moves] if cost.moving >= cost.working else FLOPS
-        spent[start] = spent.get(start, 0.0) + float(cost.start)
-        spent[bulk] = spent.get(bulk, 0.0) + float(cost.overlapped)
+    for name, seconds in limit_shares(costs):
+        spent[name] = spent.get(name, 0.0) + float(seconds)
     return max(spent, key=lambda name: spent[name])
+
+
+def limit_shares(costs: Iterable[Cost]) -> Iterator[tuple[str, Any]]:
+    """Seconds under the name of what they are spent on; arrays where costs are, a name more than once."""
+    for cost in costs:
+        yield _STARTS.get(cost.term, LAUNCH), cost.start
+        # Written as a product so that it holds for arrays.
+        is_moved = cost.moving >= cost.working
+        yield _MOVES[cost.moves], cost.overlapped * is_moved
+        yield FLOPS, cost.overlapped * (1 - is_moved)

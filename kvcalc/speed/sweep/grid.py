@@ -1,0 +1,137 @@
+"""Every point of a sweep, with the Pareto front among them; too many to hold are made again as they are written."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kvcalc.errors import KvcalcError, UnknownNameError
+from kvcalc.report import Column
+from kvcalc.speed.sweep.asked import Asked, Deployment, Ready, make_ready
+from kvcalc.speed.sweep.axis import MOST_HELD
+from kvcalc.speed.sweep.cells import blocks, columns
+from kvcalc.speed.sweep.front import Front
+from kvcalc.speed.throughput import TTFT_NOTE
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+PER_GPU, PER_USER = "tokens_per_second_per_gpu", "tokens_per_second_per_user"
+
+
+class Prepared(NamedTuple):
+    """Deployments that can be answered for, each with its figures, and notes on the others."""
+
+    deployments: tuple[tuple[Deployment, Ready | None], ...]
+    notes: tuple[str, ...]
+
+    @property
+    def all_notes(self) -> tuple[str, ...]:
+        """Those of machines and formats too, and why engines refused what they did."""
+        readies = [ready for _, ready in self.deployments if ready is not None]
+        own = (note for ready in readies for note in (*ready.setting.machine.notes, *ready.setting.numbers.notes))
+        refused = (f"{label(ready.deployment)}: {reason}" for ready in readies for reason in ready.room.reasons)
+        return tuple(dict.fromkeys((*self.notes, *own, *refused)))
+
+
+def prepare(asked: Asked) -> Prepared:
+    """The deployments of a sweep; KvcalcError where none of them can be."""
+    found: list[tuple[Deployment, Ready | None]] = []
+    notes: dict[str, None] = {}
+    refused: list[KvcalcError] = []
+    for deployment in asked.deployments:
+        try:
+            found.append((deployment, make_ready(deployment, asked)))
+            notes.update(dict.fromkeys(_refuse_contexts(deployment, asked)))
+        except UnknownNameError:
+            raise
+        except KvcalcError as error:
+            refused.append(error)
+            notes[f"{label(deployment)} is left out: {error.message}"] = None
+    kept = tuple(one for one in found if asked.contexts_of(one[0].spec))
+    if not kept:
+        raise refused[0]
+    return Prepared(kept, tuple(notes))
+
+
+def _refuse_contexts(deployment: Deployment, asked: Asked) -> Iterator[str]:
+    """A note where some contexts pass the model's limit, KvcalcError where all do."""
+    spec = deployment.spec
+    left = len(asked.contexts_of(spec))
+    past = f"the {spec.max_context:,} tokens of {spec.name}" if spec.max_context else ""
+    if not left:
+        raise KvcalcError(f"every context passes {past}", "a smaller --ctx, or --isl and --osl")
+    if left < len(asked.contexts):
+        yield f"contexts past {past} are left out"
+
+
+def label(deployment: Deployment) -> str:
+    """A deployment in a few words."""
+    use = deployment.use
+    formats = " ".join(filter(None, (use.weights, "" if use.kv_dtype == "auto" else f"KV {use.kv_dtype}")))
+    place = f"on {deployment.gpu} " if deployment.gpu else ""
+    return " ".join(filter(None, (deployment.spec.name, formats))) + f" {place}tp {use.sharding.tp}"
+
+
+class Grid:
+    """The points of a sweep. Fronts are those of one model and one context: what answers the same question."""
+
+    def __init__(self, asked: Asked) -> None:
+        self.asked, self.prepared = asked, prepare(asked)
+        self.points = self.fitting = 0
+        self._fronts: dict[tuple[str, int], Front] = {}
+        self._held: list[DataFrame] = []
+        # The first walk finds the fronts, without which no point can be told whether it is on one.
+        for frame in self._made():
+            self.points += len(frame)
+            self.fitting += int(frame["fits"].sum()) if asked.gpus else 0
+            self._add(frame)
+            self._held = [*self._held, frame] if self.is_held else []
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the points are few enough to be kept."""
+        return self.points <= MOST_HELD
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns of the points."""
+        return columns(self.asked)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What should be said beside the points."""
+        return (*self.prepared.all_notes, *([TTFT_NOTE] if self.asked.served else []))
+
+    def frames(self) -> "Iterator[DataFrame]":
+        """The points, some at a time."""
+        for frame in self._held if self.is_held else self._made():
+            yield frame.assign(pareto=self._on_front(frame)) if self.asked.gpus else frame
+
+    def _made(self) -> "Iterator[DataFrame]":
+        for deployment, ready in self.prepared.deployments:
+            yield from blocks(deployment, ready, self.asked)
+
+    def _add(self, frame: "DataFrame") -> None:
+        for key, rows in self._by_context(frame):
+            self._fronts.setdefault(key, Front()).add(*_figures(frame, rows))
+
+    def _on_front(self, frame: "DataFrame") -> Any:
+        import numpy as np
+
+        parts = [self._fronts[key].holds(*_figures(frame, rows)) for key, rows in self._by_context(frame)]
+        return np.concatenate(parts)
+
+    def _by_context(self, frame: "DataFrame") -> Iterator[tuple[tuple[str, int], slice]]:
+        """The rows of each context, which stand together."""
+        import numpy as np
+
+        if not self.asked.gpus:
+            return
+        tokens = frame["context_tokens"].to_numpy()
+        starts = [0, *(np.flatnonzero(np.diff(tokens)) + 1).tolist(), len(tokens)]
+        for start, end in pairwise(starts):
+            yield (str(frame["model"].iat[0]), int(tokens[start])), slice(start, end)
+
+
+def _figures(frame: "DataFrame", rows: slice) -> tuple[Any, Any]:
+    return frame[PER_USER].to_numpy()[rows], frame[PER_GPU].to_numpy()[rows]

@@ -1,0 +1,128 @@
+"""A sweep as a picture, with matplotlib: tokens/s a GPU against a user with the front, or bytes against context.
+
+Colours are those of Okabe and Ito, which colour-blind readers tell apart; each has a marker of its own too.
+"""
+
+import io
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from kvcalc.errors import KvcalcError
+from kvcalc.speed.sweep.cells import WHO
+from kvcalc.speed.sweep.grid import PER_GPU, PER_USER, Grid
+from kvcalc.units import memory, memory_unit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from pandas import DataFrame
+
+INK, FAINT = "#1f2328", "#8b949e"
+MARKS = (("#0072b2", "o"), ("#e69f00", "s"), ("#009e73", "D"), ("#d55e00", "^"), ("#cc79a7", "v"), ("#56b4e9", "P"))
+_SIZE_INCHES, _DPI = (9, 6), 160
+_STYLE: Any = {
+    "font.size": 10,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": FAINT,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": FAINT,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "svg.hashsalt": "kvcalc",
+    "text.parse_math": False,
+}
+MOST_DRAWN = 50_000
+"""Points of the largest picture: past it marks only cover one another."""
+
+
+def picture(grid: Grid, form: str) -> bytes:
+    """The points as `svg` or `png`; KvcalcError where matplotlib is missing, there is nothing to draw, or too much."""
+    _refuse(grid)
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    out = io.BytesIO()
+    with rc_context(_STYLE):
+        figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
+        draw = _draw_speed if grid.asked.gpus else _draw_memory
+        draw(figure.subplots(), grid)
+        metadata = {"Date": None, "Creator": None} if form == "svg" else None
+        figure.savefig(out, format=form, dpi=_DPI, metadata=metadata)
+    return out.getvalue()
+
+
+def _refuse(grid: Grid) -> None:
+    from importlib.util import find_spec
+
+    if find_spec("matplotlib") is None:
+        raise KvcalcError("a picture needs matplotlib", "pip install 'kvcalc[report]'")
+    if grid.points > MOST_DRAWN:
+        raise KvcalcError(f"{grid.points:,} points are too many to draw; at most {MOST_DRAWN:,}", "take larger steps")
+    if grid.asked.gpus and not grid.fitting:
+        raise KvcalcError("no point fits: there is nothing to draw", "more --tp, or a smaller --batch")
+
+
+def _draw_speed(axes: "Axes", grid: Grid) -> None:
+    """Every point that fits, a deployment a colour, and a line along the front of each model and context."""
+    fronts: dict[Any, list[tuple[float, float]]] = defaultdict(list)
+    for place, (name, frame) in enumerate(_by_deployment(grid)):
+        color, mark = MARKS[place % len(MARKS)]
+        fitting = frame[frame["fits"]]
+        axes.plot(fitting[PER_USER], fitting[PER_GPU], mark, color=color, markersize=4, alpha=0.7, label=name)
+        for row in frame[frame["pareto"]].itertuples():
+            fronts[row.model, row.context_tokens].append((getattr(row, PER_USER), getattr(row, PER_GPU)))
+    for place, points in enumerate(fronts.values()):
+        label = "" if place else "Pareto front"
+        axes.plot(*zip(*sorted(points), strict=True), "-", color=INK, linewidth=1, label=label, zorder=3)
+    what = "under load" if grid.asked.served else "in decode alone"
+    axes.set(xlabel=f"tokens/s a user, {what}", ylabel="tokens/s a GPU", title=_title(grid))
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    _finish(axes)
+
+
+def _draw_memory(axes: "Axes", grid: Grid) -> None:
+    """Bytes of the cache against the context, a line for every deployment and batch, both axes logarithmic."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    lines = [(f"{name}, batch {batch:,}" if len(grid.asked.batches) > 1 else name, line)
+             for name, frame in _by_deployment(grid) for batch, line in frame.groupby("batch")]  # fmt: skip
+    for place, (name, line) in enumerate(lines):
+        color, mark = MARKS[place % len(MARKS)]
+        axes.plot(line["context_tokens"], line["total_bytes"], mark + "-", color=color, markersize=4, label=name)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    axes.set(xlabel="context (tokens)", ylabel="KV cache", title=_title(grid))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: memory(int(value), memory_unit(value))))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_formatter(NullFormatter())
+    _finish(axes)
+
+
+def _finish(axes: "Axes") -> None:
+    axes.grid(visible=True)
+    axes.legend(loc="upper left", bbox_to_anchor=(0, -0.1), borderaxespad=0, ncols=2)
+
+
+def _by_deployment(grid: Grid) -> "list[tuple[str, DataFrame]]":
+    """The points of each deployment, under what tells it from the others."""
+    import pandas as pd
+
+    whole = pd.concat(list(grid.frames()), ignore_index=True)
+    keys = [column.key for column in WHO if column.key in whole and column.key != "gpus"]
+    varied = [key for key in keys if whole[key].nunique() > 1] or ["model"]
+    groups = whole.groupby(varied, sort=False)
+    return [(", ".join(_named(key, value) for key, value in zip(varied, values, strict=True)), frame)
+            for values, frame in groups]  # fmt: skip
+
+
+def _named(key: str, value: Any) -> str:
+    return {"tp": f"tp {value}", "kv_dtype": f"KV {value}"}.get(key, str(value))
+
+
+def _title(grid: Grid) -> str:
+    models = ", ".join(spec.name for spec in grid.asked.specs)
+    return " on ".join(filter(None, (models, ", ".join(grid.asked.gpus))))
