@@ -33,6 +33,7 @@ from kvcalc.hardware import documents as hardware_documents
 from kvcalc.model.spec import Document
 from kvcalc.profiler import documents as profiler_documents
 from kvcalc.speed import documents as speed_documents
+from kvcalc.speed.sweep import documents as sweep_documents
 
 SCHEMAS = {
     **documents.SCHEMAS,
@@ -40,6 +41,7 @@ SCHEMAS = {
     **hardware_documents.SCHEMAS,
     **profiler_documents.SCHEMAS,
     **speed_documents.SCHEMAS,
+    **sweep_documents.SCHEMAS,
 }
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

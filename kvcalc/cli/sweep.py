@@ -28,10 +28,13 @@ def sweep(models: Models, *, grid: GridOptions, same: SameOptions, goals: GoalOp
     asked, searched = _asked(models, grid, same, goals), _goals(goals)
     if searched.is_any:
         return _search(asked, searched, grid, output, form)
+    from kvcalc.speed.sweep.axis import refuse_unheld
     from kvcalc.speed.sweep.grid import Grid
     from kvcalc.speed.sweep.picture import picture
     from kvcalc.speed.sweep.report import grid_report
 
+    if form not in _STREAMED:
+        refuse_unheld(asked.sides)
     found = Grid(asked)
     if output.plot is not None:
         write_file(picture(found, output.plot.suffix[1:].lower()), output.plot, output.force)

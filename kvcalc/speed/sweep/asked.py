@@ -92,9 +92,15 @@ class Ready(NamedTuple):
 
 
 def make_ready(deployment: Deployment, asked: Asked) -> Ready | None:
-    """The deployment on its GPU; None where it has none, KvcalcError where a figure of it is not known."""
+    """The deployment on its GPU; None where it has none.
+
+    KvcalcError where a figure is not known, and for what the engine refuses.
+    """
     gpu = deployment.gpu
     if gpu is None:
         return None
     setting = make_setting(deployment.spec, machine_for(gpu, asked.engine, deployment.use), deployment.use)
-    return Ready(deployment, gpu, setting, asked.scales.get(gpu, Scales()), Room(setting, deployment.use, asked.engine))
+    room = Room(setting, deployment.use, asked.engine)
+    # What an engine refuses at the shortest context it refuses everywhere.
+    room.ask(asked.contexts[0], 1)
+    return Ready(deployment, gpu, setting, asked.scales.get(gpu, Scales()), room)

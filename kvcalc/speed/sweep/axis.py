@@ -70,11 +70,26 @@ MOST_HELD = 10**6
 """Points of the largest grid that is held in memory as a whole; larger ones are written as they are made."""
 
 
+def can_be_held(sides: Sequence[int]) -> bool:
+    """Whether a grid of these sides is held in memory as a whole."""
+    return prod(sides) <= MOST_HELD
+
+
+def refuse_unheld(sides: Sequence[int]) -> None:
+    """KvcalcError for a grid that is too large for one document."""
+    if not can_be_held(sides):
+        raise KvcalcError(
+            f"{prod(sides):,} points are too many for one document; at most {MOST_HELD:,} are held",
+            "-o sweep.csv, .jsonl or .parquet writes them as they are made",
+        )
+
+
 def refuse_too_many(sides: Sequence[int]) -> None:
     """KvcalcError where a grid of these sides is larger than any that is answered."""
     if prod(sides) > MOST_POINTS:
-        counts = " x ".join(f"{side:,}" for side in sides if side > 1)
+        counts = [f"{side:,}" for side in sides if side > 1]
+        product = f" ({' x '.join(counts)})" if len(counts) > 1 else ""
         raise KvcalcError(
-            f"a grid of {prod(sides):,} points ({counts}); at most {MOST_POINTS:,} are answered",
+            f"a grid of {prod(sides):,} points{product}; at most {MOST_POINTS:,} are answered",
             "let a range double (1K..1M) or take larger steps (1..4096+64)",
         )

@@ -42,11 +42,11 @@ SPEED = (
     Column("tpot_seconds", "TPOT", "seconds"),
     Column("ttft_seconds", "TTFT", "seconds"),
     Column("tokens_per_second", "tokens/s", "number"),
-    Column("tokens_per_second_per_gpu", "a GPU", "number"),
-    Column("tokens_per_second_per_user", "a user", "number"),
+    Column("tokens_per_second_per_gpu", "per GPU", "number"),
+    Column("tokens_per_second_per_user", "per user", "number"),
     Column("limited_by", "limited by"),
-    Column("cost_per_million_tokens", "a million", "number"),
-    Column("joules_per_token", "J a token", "number"),
+    Column("cost_per_million_tokens", "cost/M", "number"),
+    Column("joules_per_token", "J/token", "number"),
     Column("pareto", "front"),
 )
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 COLUMNS = (
     *WHO,
     *(column for column in LOAD if column.key != "batch"),
-    Column("most_users", "users a copy", "count"),
+    Column("most_users", "most users", "count"),
     Column("limited_by", "limited by"),
     Column("copies", "copies", "count"),
     Column("users_per_copy", "at once", "count"),
@@ -30,10 +30,10 @@ COLUMNS = (
     Column("queued_ttft_seconds", "TTFT, queued", "seconds"),
     Column("utilisation", "busy", "fraction"),
     Column("tokens_per_second", "tokens/s", "number"),
-    Column(PER_GPU, "a GPU", "number"),
-    Column(PER_USER, "a user", "number"),
-    Column("cost_per_million_tokens", "a million", "number"),
-    Column("joules_per_token", "J a token", "number"),
+    Column(PER_GPU, "per GPU", "number"),
+    Column(PER_USER, "per user", "number"),
+    Column("cost_per_million_tokens", "cost/M", "number"),
+    Column("joules_per_token", "J/token", "number"),
     Column("best", "best"),
 )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kvcalc.errors import KvcalcError, UnknownNameError
 from kvcalc.report import Column
 from kvcalc.speed.sweep.asked import Asked, Deployment, Ready, make_ready
-from kvcalc.speed.sweep.axis import MOST_HELD
+from kvcalc.speed.sweep.axis import can_be_held
 from kvcalc.speed.sweep.cells import blocks, columns
 from kvcalc.speed.sweep.front import Front
 from kvcalc.speed.throughput import TTFT_NOTE
@@ -40,28 +40,28 @@ def prepare(asked: Asked) -> Prepared:
     refused: list[KvcalcError] = []
     for deployment in asked.deployments:
         try:
+            passed = tuple(_refuse_contexts(deployment, asked))
             found.append((deployment, make_ready(deployment, asked)))
-            notes.update(dict.fromkeys(_refuse_contexts(deployment, asked)))
+            notes.update(dict.fromkeys(passed))
         except UnknownNameError:
             raise
         except KvcalcError as error:
             refused.append(error)
             notes[f"{label(deployment)} is left out: {error.message}"] = None
-    kept = tuple(one for one in found if asked.contexts_of(one[0].spec))
-    if not kept:
+    if not found:
         raise refused[0]
-    return Prepared(kept, tuple(notes))
+    return Prepared(tuple(found), tuple(notes))
 
 
 def _refuse_contexts(deployment: Deployment, asked: Asked) -> Iterator[str]:
     """A note where some contexts pass the model's limit, KvcalcError where all do."""
     spec = deployment.spec
-    left = len(asked.contexts_of(spec))
-    past = f"the {spec.max_context:,} tokens of {spec.name}" if spec.max_context else ""
-    if not left:
+    if spec.max_context is None or asked.contexts[-1] <= spec.max_context:
+        return
+    past = f"the {spec.max_context:,} tokens of {spec.name}"
+    if not asked.contexts_of(spec):
         raise KvcalcError(f"every context passes {past}", "a smaller --ctx, or --isl and --osl")
-    if left < len(asked.contexts):
-        yield f"contexts past {past} are left out"
+    yield f"contexts past {past} are left out" if asked.gpus else f"some contexts pass {past}"
 
 
 def label(deployment: Deployment) -> str:
@@ -85,12 +85,12 @@ class Grid:
             self.points += len(frame)
             self.fitting += int(frame["fits"].sum()) if asked.gpus else 0
             self._add(frame)
-            self._held = [*self._held, frame] if self.is_held else []
+            self._held += [frame] if self.is_held else []
 
     @property
     def is_held(self) -> bool:
         """Whether the points are few enough to be kept."""
-        return self.points <= MOST_HELD
+        return can_be_held(self.asked.sides)
 
     @property
     def columns(self) -> tuple[Column, ...]:

@@ -73,11 +73,13 @@ def _draw_speed(axes: "Axes", grid: Grid) -> None:
         axes.plot(fitting[PER_USER], fitting[PER_GPU], mark, color=color, markersize=4, alpha=0.7, label=name)
         for row in frame[frame["pareto"]].itertuples():
             fronts[row.model, row.context_tokens].append((getattr(row, PER_USER), getattr(row, PER_GPU)))
-    for place, points in enumerate(fronts.values()):
+    for place, ((model, context), points) in enumerate(fronts.items()):
         label = "" if place else "Pareto front"
         axes.plot(*zip(*sorted(points), strict=True), "-", color=INK, linewidth=1, label=label, zorder=3)
+        if len(fronts) > 1:
+            axes.annotate(f"{model}, context {context:,}", min(points), xytext=(4, 4), textcoords="offset points")
     what = "under load" if grid.asked.served else "in decode alone"
-    axes.set(xlabel=f"tokens/s a user, {what}", ylabel="tokens/s a GPU", title=_title(grid))
+    axes.set(xlabel=f"tokens/s per user, {what}", ylabel="tokens/s per GPU", title=_title(grid))
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
     _finish(axes)

@@ -4,10 +4,8 @@ from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any
 
-from kvcalc.errors import KvcalcError
 from kvcalc.report import Column, Report, Table
 from kvcalc.speed.sweep.asked import Asked
-from kvcalc.speed.sweep.axis import MOST_HELD
 from kvcalc.speed.sweep.cells import LOAD, MEMORY, WHO
 from kvcalc.speed.sweep.goals import Answers, Goals
 from kvcalc.speed.sweep.grid import PER_GPU, PER_USER, Grid
@@ -23,15 +21,7 @@ Row = dict[str, Any]
 
 
 def grid_report(grid: Grid) -> Report:
-    """The points, of which a screen shows the front, or the first where there is none.
-
-    KvcalcError where there are too many for one document.
-    """
-    if not grid.is_held:
-        raise KvcalcError(
-            f"{grid.points:,} points are too many for one document; at most {MOST_HELD:,} are held",
-            "-o sweep.csv, .jsonl or .parquet writes them as they are made",
-        )
+    """The points of a grid that is held, of which a screen shows the front, or the first where there is none."""
     rows = [row for frame in grid.frames() for row in records(frame)]
     front = [row for row in rows if row.get("pareto")]
     front.sort(key=lambda row: (row["model"], row["context_tokens"], -row[PER_USER]))
@@ -51,7 +41,7 @@ def answers_report(answers: Answers) -> Report:
     rows = [row for frame in answers.frames() for row in records(frame)]
     served = sum(row["copies"] is not None for row in rows)
     what = "serve it" if answers.has_load else "keep the bounds for somebody"
-    order = sorted(rows, key=lambda row: (not row["best"], row["copies"] is None, _rank(row, answers.has_load)))
+    order = sorted(rows, key=lambda row: (not row["best"], *_rank(row, answers.has_load)))
     return Report(
         document=_document(answers.asked, answers.goals, answers.notes, answers=rows),
         title=tuple(_title(answers.asked, answers.goals)),
@@ -62,9 +52,9 @@ def answers_report(answers: Answers) -> Report:
     )
 
 
-def _rank(row: Row, has_load: bool) -> float:
-    """What is sorted by: fewest GPUs for a load, else most tokens/s per GPU."""
-    return float(row["gpus"] if has_load else -(row[PER_GPU] or 0))
+def _rank(row: Row, has_load: bool) -> tuple[bool, float]:
+    """What is sorted by: fewest GPUs for a load, else most tokens/s per GPU; last what serves nobody."""
+    return row["copies"] is None, (row["gpus"] if has_load else -(row[PER_GPU] or 0)) or 0
 
 
 def _document(
@@ -111,7 +101,7 @@ def _title(asked: Asked, goals: Goals) -> Iterator[str]:
     yield ", ".join(spec.name for spec in asked.specs)
     if asked.gpus:
         yield f"{', '.join(asked.gpus)} under {asked.engine or 'vllm'}"
-    yield f"context {_ends(asked.contexts)}" + (f", {asked.osl:,} of them out" if asked.gpus else "")
+    yield f"context {_ends(asked.contexts)}" + (f", {asked.osl:,} of it out" if asked.gpus else "")
     if not goals.is_any:
         yield f"batch {_ends(asked.batches)}"
     for name, bound in (("TTFT", goals.max_ttft), ("TPOT", goals.max_tpot)):
@@ -131,7 +121,7 @@ def _counted(grid: Grid, on_front: int) -> Iterator[str]:
     if not grid.asked.gpus:
         yield f"{grid.points:,} points"
         return
-    yield f"{grid.points:,} points, {grid.fitting:,} fit, {on_front:,} on the front of tokens/s a GPU and a user"
+    yield f"{grid.points:,} points, {grid.fitting:,} fit, {on_front:,} on the front of tokens/s per GPU and per user"
     yield "tokens/s are those under load" if grid.asked.served else "tokens/s are those of decode alone"
 
 

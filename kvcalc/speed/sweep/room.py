@@ -24,7 +24,7 @@ class Room:
     def most(self, context: int, batch: int) -> int:
         """Sequences of `context` tokens that run at once where `batch` are asked for."""
         if (context, batch) not in self._most:
-            self._most[context, batch] = self._ask(context, batch)
+            self._most[context, batch] = self._asked(context, batch)
         return self._most[context, batch]
 
     def most_at_once(self, context: int) -> int:
@@ -73,10 +73,13 @@ class Room:
                 high = place - 1
         return low
 
-    def _ask(self, context: int, batch: int) -> int:
-        workload = workload_of(self.use, context, batch)
+    def ask(self, context: int, batch: int) -> int:
+        """The same, and KvcalcError where the engine refuses."""
+        return sequences_that_fit(self.setting, self.use, workload_of(self.use, context, batch), self.engine, 0)[0]
+
+    def _asked(self, context: int, batch: int) -> int:
         try:
-            return sequences_that_fit(self.setting, self.use, workload, self.engine, 0)[0]
+            return self.ask(context, batch)
         except KvcalcError as error:
             self.reasons[error.message] = None
             return 0
