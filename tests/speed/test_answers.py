@@ -14,7 +14,7 @@ from kvcalc.speed.machine import find_machine, load_constants
 from kvcalc.speed.room import most_sequences
 from kvcalc.speed.setting import Use, decode_costs, machine_for, make_setting, prefill_costs, seconds_of
 from kvcalc.speed.throughput import Load, estimate
-from kvcalc.speed.timing import floor_seconds, timing
+from kvcalc.speed.timing import floor_seconds, limit_shares, timing
 
 KNOWN = [name for name in kvcalc.models() if count_parameters(kvcalc.load(name)).total is not None]
 
@@ -121,6 +121,19 @@ def test_served_tpot_is_a_step_and_the_prompts_taken_in():
     waited = share * 15 * seconds_of(prefill_costs(setting, 2048)) / 256
     assert found.served.tpot.seconds == pytest.approx(step + waited)
     assert found.served.tpot.terms[-1].seconds == pytest.approx(waited)
+
+
+def test_a_rank_of_its_own_waits_for_no_prompt():
+    """Two users of four data-parallel ranks share none."""
+    found = answer(load=Load(batch=2), use=Use(sharding=Sharding(dp=4)), served=True)
+    assert {term.name: term.seconds for term in found.served.tpot.terms}["prefill interference"] == 0
+
+
+def test_what_limits_is_told_of_every_second():
+    costs = decode_costs(setting_of("gpt-oss-20b", "h100-sxm5-80gb", sharding=Sharding(tp=2)), 64, 2048)
+    shares = list(limit_shares(costs))
+    assert sum(seconds for _, seconds in shares) == pytest.approx(seconds_of(costs))
+    assert sum(seconds for name, seconds in shares if name == "host") == costs[-1].start
 
 
 def test_users_past_the_cache_wait():

@@ -188,12 +188,13 @@ def test_fronts_are_those_of_one_model_and_context():
 
 
 def test_blocks_are_only_a_way_to_walk(monkeypatch):
-    question = asked(contexts=tuple(range(1000, 1011)), batches=tuple(range(1, 30)), served=True)
+    question = asked(contexts=tuple(range(1000, 1011)), batches=tuple(range(1, 900, 31)), served=True)
     whole = rows_of(Grid(question))
     monkeypatch.setattr(cells, "BLOCK_POINTS", 7)
     monkeypatch.setattr(axis, "MOST_HELD", 100)
     found = Grid(question)
     assert not found.is_held
+    assert 0 < found.fitting < found.points
     pieces = list(found.frames())
     assert max(map(len, pieces)) <= 7
     again = [row for frame in pieces for row in records(frame)]
@@ -245,6 +246,9 @@ def test_a_load_takes_the_fewest_copies():
         assert row["tpot_seconds"] == pytest.approx(found.tpot.seconds)
         assert row["ttft_seconds"] == pytest.approx(found.ttft.seconds)
         assert row["tokens_per_second"] == pytest.approx(500 / found.tpot.seconds)
+    most = rows[0]["most_users"]
+    [even] = Answers(asked(), Goals(max_tpot=0.03, users=3 * most)).rows
+    assert (even["copies"], even["users_per_copy"]) == (3, most)
     [best] = [row for row in rows if row["best"]]
     assert best["gpus"] == min(row["gpus"] for row in rows)
 
@@ -264,9 +268,10 @@ def test_a_rate_takes_the_fewest_copies(bounds):
     assert found.queued_ttft_seconds == pytest.approx(row["queued_ttft_seconds"])
     assert found.utilisation == pytest.approx(row["utilisation"])
     assert found.queued_ttft_seconds <= bounds.get("max_ttft", math.inf)
-    fewer = row["copies"] - 1
+    fewer, tried = row["copies"] - 1, {1, 2, 4, *np.linspace(1, row["most_users"], 12).astype(int).tolist()}
     assert fewer
-    for users in {1, 2, 4, *np.linspace(1, row["most_users"], 12).astype(int).tolist()}:
+    for users in tried:
+        assert (served(fewer + 1, users).queued_ttft_seconds or math.inf) >= row["queued_ttft_seconds"] * (1 - 1e-9)
         assert (served(fewer, users).queued_ttft_seconds or math.inf) > bounds.get("max_ttft", 1e300)
 
 
