@@ -275,6 +275,20 @@ def test_a_rate_takes_the_fewest_copies(bounds):
         assert (served(fewer, users).queued_ttft_seconds or math.inf) > bounds.get("max_ttft", 1e300)
 
 
+def test_a_quiet_copy_runs_the_batch_with_the_shortest_wait():
+    """A larger batch shortens the queue and lengthens a step: the best of them is neither the first nor the last."""
+    [row] = Answers(asked(), Goals(rate=1.0)).rows
+    waits = [
+        estimate(
+            kvcalc.load(row["model"]), H100, Load(2048, 256, users, rate=1.0), served=True
+        ).served.queued_ttft_seconds
+        for users in (row["users_per_copy"] + step for step in (-1, 0, 1))
+    ]
+    assert row["copies"] == 1 < row["users_per_copy"] < row["most_users"]
+    assert row["queued_ttft_seconds"] == pytest.approx(waits[1])
+    assert waits[1] <= min(waits)
+
+
 def test_what_no_copy_keeps_is_said():
     rows = Answers(asked("llama-3.1-70b", Use(sharding=Sharding(tp=2))), Goals(max_tpot=0.001)).rows
     assert [(row["most_users"], row["limited_by"], row["best"]) for row in rows] == [(0, "TPOT", False)]
