@@ -136,6 +136,15 @@ def test_users_past_the_cache_wait():
     assert answer(load=load, force=True).decode.seconds > 0
 
 
+def test_room_without_an_engines_rules():
+    """A label of 96 GB, of which 0.9 is taken, beside 16.06 GB of bf16 weights; 131,072 B a token."""
+    most = most_sequences(setting_of("llama-3.1-8b", "gaudi2"), 1152)
+    assert most == pytest.approx((96e9 * 0.9 - 16.06e9) / (1152 * 131_072), rel=0.001)
+    with pytest.raises(KvcalcError, match="do not fit gaudi2, 465 do"):
+        answer(gpu="gaudi2", load=Load(batch=466))
+    assert answer(gpu="gaudi2", load=Load(batch=465)).decode.seconds > 0
+
+
 def test_a_rate_adds_a_queue_and_past_capacity_none():
     quiet, busy, over = (answer(load=Load(1024, 256, 64, rate=rate), served=True).served for rate in (0.01, 5, 10_000))
     assert quiet.ttft.seconds < quiet.queued_ttft_seconds < busy.queued_ttft_seconds
