@@ -96,6 +96,15 @@ def test_every_change_that_is_offered_fits_and_half_of_it_does_not():
     assert not evaluate(plan.asking(context_tokens=(changes["context"].becomes + 8192) // 2)).fits
 
 
+@pytest.mark.parametrize(("gpu", "offered"), [("l40s", set()), ("b200", {"nvfp4"})])
+def test_a_format_that_the_card_does_not_read_is_not_offered(kvcalc, gpu, offered):
+    """Kernels for a cache in FP4 need the units of Blackwell."""
+    asked = ("--engine", "vllm", "--kv-dtype", "fp8", "--ctx", "128K", "--batch", "8", "--gpu", gpu)
+    found = json.loads(kvcalc("fit", "qwen3-32b", *asked, "--format", "json").out)
+    assert not found["fits"]
+    assert {change["becomes"] for change in found["changes"] if change["flag"] == "--kv-dtype"} == offered
+
+
 def test_what_fits_needs_no_change():
     assert answer(plan_of("llama-3.1-8b", "vllm", pool=40 * GIB)).changes == ()
 
