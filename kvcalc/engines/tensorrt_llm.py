@@ -11,7 +11,7 @@ from fractions import Fraction
 from math import ceil
 from typing import ClassVar
 
-from kvcalc.engines.engine import Allocation, Capacity, Card, Engine
+from kvcalc.engines.engine import COUNT, SHARE, Allocation, Capacity, Card, Engine, Range
 from kvcalc.engines.tensorrt_llm_layers import NAME, Stage, stages_on_rank
 from kvcalc.errors import KvcalcError
 from kvcalc.sizing.need import CacheSize
@@ -41,6 +41,14 @@ class TensorRtLlm(Engine, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "tensorrt-llm"
     versions: ClassVar[tuple[str, ...]] = ("1.3", "1.1")
+    ranges: ClassVar[Mapping[str, Range]] = {
+        "kv_cache_free_gpu_mem_fraction": SHARE,
+        "tokens_per_block": COUNT,
+        "max_tokens_in_paged_kv_cache": COUNT,
+        "max_seq_len": COUNT,
+        "max_batch_size": COUNT,
+        "max_num_tokens": COUNT,
+    }
 
     def allocate(self, size: CacheSize) -> Allocation:
         """The blocks that the batch may hold on the fullest rank, and the states that stand ready, in bytes."""

@@ -129,7 +129,8 @@ class _Builder:
         """What a format of fewer bytes than the model's buys where a block has to hold a state."""
         form, own = self.size.packer.entry_format(self.attention[0]), find_format(self.size.packer.dtype)
         parts = self.attention[0].parts(self.ranks)
-        if form.entry_bytes(parts, "kv") >= own.entry_bytes(parts, "kv"):
+        narrowed, whole = (one.entry_bytes(parts, "kv") for one in (form, own))
+        if narrowed >= whole:
             return []
         return [f"{form.name} makes such a block longer and no smaller: a state is as large as before"]
 
