@@ -273,7 +273,8 @@ def _figures(parts: list[AllocationPart], sizes: Sizes, setup: Setup) -> Iterato
         yield "full_tokens", sizes.tokens
         yield "swa_tokens", sizes.window_tokens
     if sizes.slots is not None:
-        yield "mamba_slots", sizes.slots
+        yield "mamba_slots", max(0, sizes.slots)
+    if "states" in by_name:  # the rank that holds the most may be one of attention alone
         yield "conv_bytes", by_name["states"]["conv"]
         yield "ssm_bytes", by_name["states"]["ssm"]
     if "draft states" in by_name:

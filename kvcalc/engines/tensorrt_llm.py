@@ -65,6 +65,9 @@ class TensorRtLlm(Engine, frozen=True, kw_only=True):
     def capacity(self, size: CacheSize, pool_bytes: int) -> Capacity:
         """The blocks of a pool of so many bytes on each rank, and what the log says of them."""
         asked = self._stages(size)
+        if not all(stage.token_bytes for stage in asked):
+            hint = "leave --kv-cache-memory and cards out: what its states take is known"
+            raise KvcalcError(f"what {NAME}'s blocks are where no layer of a rank keeps tokens is not known here", hint)
         stages = [stage.fitted(self._left_bytes(stage, pool_bytes)) for stage in asked]
         _check_alike(stages)
         pools = [self._pools(stage, pool_bytes) for stage in stages]

@@ -14,6 +14,7 @@ from kvcalc.engines.fit import answer, largest_context, outcome_or_none
 from kvcalc.engines.held import largest
 from kvcalc.engines.plain import Plain
 from kvcalc.engines.plan import Budget, Plan, evaluate
+from kvcalc.errors import KvcalcError
 from kvcalc.sizing.need import Workload
 from kvcalc.sizing.shards import weights_per_rank
 
@@ -237,6 +238,28 @@ def test_a_batch_whose_activations_fill_the_card_has_a_smaller_one_that_fits():
     (change,) = [one for one in found.changes if one.what == "batch"]
     assert evaluate(found.outcome.plan.asking(batch=change.becomes)).fits
     assert not evaluate(found.outcome.plan.asking(batch=change.becomes + 1)).fits
+
+
+def test_the_rank_that_holds_the_most_may_keep_no_states():
+    """Over 32 stages one has attention alone, and beside a single slot it is the fullest; slots count all the same."""
+    engine = find_engine("sglang@0.5.10", {"max_mamba_cache_size": 1})
+    size = evaluate(plan_of("phi-4-mini-flash", ctx=4096, ranks={"pp": 32}, pool=GIB)).size
+    figures = engine.capacity(size, GIB).figures
+    assert figures["mamba_slots"] == 1
+    assert "conv_bytes" not in figures
+
+
+def test_slots_that_a_pool_cannot_pay_for_are_none():
+    size = evaluate(plan_of("jamba-1.5-mini", ctx=17, pool=GIB)).size
+    assert find_engine("sglang").capacity(size, 2**20).figures["mamba_slots"] == 0
+
+
+@pytest.mark.parametrize("model", ["mamba-2.8b", "rwkv6-7b"])
+def test_blocks_without_a_layer_that_keeps_tokens_are_not_made_up(model):
+    size = evaluate(plan_of(model, pool=GIB)).size
+    engine = find_engine("tensorrt-llm", {"enable_block_reuse": False})
+    with pytest.raises(KvcalcError, match="no layer of a rank keeps tokens"):
+        engine.capacity(size, 13 * GIB)
 
 
 def test_slots_of_llama_cpp_stay_within_32_bits():
