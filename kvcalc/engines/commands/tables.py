@@ -264,6 +264,7 @@ def table_of(engine: str) -> Table:
     """The table of an engine; KvcalcError for one that has no command."""
     if engine not in TABLES:
         raise KvcalcError(
-            f"no command line is known that runs {shorten(engine)}", f"they are known for {', '.join(TABLES)}"
+            f"no command line is known that runs {shorten(engine)}",
+            f"they are known for {', '.join(name for name, table in TABLES.items() if table.engine == name)}",
         )
     return TABLES[engine]
