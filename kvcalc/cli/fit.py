@@ -38,7 +38,8 @@ class CardOptions(msgspec.Struct, frozen=True):
         ),
     ] = None
     overheads: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Figures of your own run: docs/overheads.md has the form.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Figures of your own run, as kvcalc reconcile saves them."),
     ] = None
     loras: Annotated[int, typer.Option(metavar="N", help="LoRA adapters loaded at once.")] = 0
     lora_rank: Annotated[int, typer.Option(metavar="R", help="Their rank.")] = 16

@@ -63,7 +63,7 @@ def read_overheads(path: str | Path) -> SavedOverheads:
     """The overheads of a file; SpecError for a file that is none, with what is wrong and where."""
     import yaml
 
-    hint = "docs/overheads.md shows such a file"
+    hint = "kvcalc reconcile --save writes such a file, docs/overheads.md shows one"
     raw = read_bounded(Path(path), _MOST_BYTES, "file of overheads", hint, hint)
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:

@@ -152,6 +152,11 @@ def _unreached(size: CacheSize) -> Iterator[Note]:
 
 
 def _weights(size: CacheSize) -> Iterator[Note]:
+    published = size.spec.published_weights
+    if published and not size.weights_are_files and size.workload.weights is None and size.workload.dtype is None:
+        yield Note(
+            f"weights are counted in {size.weights_format}; most of the published ones are {published} (--weights)"
+        )
     if size.parameters.total is None:
         yield Note(f"parameters unknown: {size.parameters.unknown}")
     if size.workload.draft_layers and size.parameters.total is not None:
