@@ -6,7 +6,7 @@ always together; and calibrated on all engines and GPUs with one model, and with
 
 import random
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -15,9 +15,10 @@ from typing import NamedTuple
 from kvcalc.errors import KvcalcError
 from kvcalc.model.catalog import load
 from kvcalc.model.spec import ModelSpec
-from kvcalc.speed.calibration import Point, Scales, fit_scales, predict
+from kvcalc.speed.calibration import Point, Scales, choose_fit, fit_scales, predict
 from kvcalc.speed.kernels import Setting
 from kvcalc.speed.measured import Measurement, measurement_of, point_of, read_rows, setting_of
+from kvcalc.speed.plausible import bound_seconds
 
 POINTS = Path(__file__).resolve().parent.parent / "tests" / "golden" / "throughput_points.csv.gz"
 FOLDS = 5
@@ -188,16 +189,41 @@ def left_out(
 
 
 def from_few(cases: Sequence[Case], count: int, draws: int = 6, seed: int = 3) -> list[tuple[Case, float]]:
-    """Predictions of the rest after `count` drawn points of each engine and GPU were fitted; 0 fits none."""
+    """Predictions of the rest after `count` drawn points of each engine and GPU were calibrated on; 0 are none.
+
+    Points that calibrate refuses, those faster than their bound, are none of those that are drawn.
+    """
     found, chance = [], random.Random(seed)  # noqa: S311 - nothing is kept secret by it
     for machine in sorted({case.machine for case in cases}, key=str):
         own = [case for case in cases if case.machine == machine]
         for _ in range(draws if len(own) > count else 0):
             chance.shuffle(own)
-            scales = fit_scales([case.point for case in own[:count]]) if count else Scales()
-            rest = own[count:]
+            own.sort(key=lambda case: bound_seconds(case.point) > case.point.seconds)
+            drawn, rest = own[:count], own[count:]
+            scales = calibrated_on(drawn) if drawn else Scales()
             found += list(zip(rest, predict([case.point for case in rest], scales), strict=True))
     return found
+
+
+def calibrated_on(cases: Sequence[Case]) -> Scales:
+    """What kvcalc calibrate makes of the points, which are left out by configuration."""
+    return choose_fit([case.point for case in cases], [case.configuration for case in cases]).scales
+
+
+def print_few(cases: Sequence[Case]) -> None:
+    """How far off the rest of an engine and GPU are after a few of its points, for each class."""
+    counts = (0, 1, 4, 16)
+    for kind in sorted({case.kind for case in cases}):
+        own = [case for case in cases if case.kind == kind]
+        machines = Counter(case.machine for case in own)
+        most = [case for case in own if machines[case.machine] >= _LEAST_CASES]
+        if most:
+            shown = [errors_of(from_few(most, count, draws=3)) for count in counts]
+            print(f"{kind:28} ", "  ".join(f"{one.mape:5.1f} / {one.median:4.1f}" for one in shown))
+
+
+_LEAST_CASES = 20
+"""Points of an engine and GPU of which sixteen can be drawn and some are left."""
 
 
 def main(path: Path, only: str) -> None:
