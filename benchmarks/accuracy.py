@@ -188,38 +188,47 @@ def left_out(
     return found
 
 
-def from_few(cases: Sequence[Case], count: int, draws: int = 6, seed: int = 3) -> list[tuple[Case, float]]:
-    """Predictions of the rest after `count` drawn points of each engine and GPU were calibrated on; 0 are none.
-
-    Points that calibrate refuses, those faster than their bound, are none of those that are drawn.
-    """
-    found, chance = [], random.Random(seed)  # noqa: S311 - nothing is kept secret by it
-    for machine in sorted({case.machine for case in cases}, key=str):
-        own = [case for case in cases if case.machine == machine]
-        for _ in range(draws if len(own) > count else 0):
-            chance.shuffle(own)
-            own.sort(key=lambda case: bound_seconds(case.point) > case.point.seconds)
-            drawn, rest = own[:count], own[count:]
-            scales = calibrated_on(drawn) if drawn else Scales()
-            found += list(zip(rest, predict([case.point for case in rest], scales), strict=True))
-    return found
-
-
 def calibrated_on(cases: Sequence[Case]) -> Scales:
     """What kvcalc calibrate makes of the points, which are left out by configuration."""
     return choose_fit([case.point for case in cases], [case.configuration for case in cases]).scales
 
 
+def from_few(
+    cases: Sequence[Case],
+    count: int,
+    draws: int = 6,
+    seed: int = 3,
+    fit: Callable[[Sequence[Case]], Scales] = calibrated_on,
+) -> list[tuple[Case, float]]:
+    """Predictions of the rest after `count` drawn points of each engine and GPU were calibrated on; 0 are none.
+
+    Points that calibrate refuses, those faster than their bound, are among neither.
+    """
+    found, chance = [], random.Random(seed)  # noqa: S311 - nothing is kept secret by it
+    possible = [case for case in cases if bound_seconds(case.point) <= case.point.seconds]
+    for machine in sorted({case.machine for case in possible}, key=str):
+        own = [case for case in possible if case.machine == machine]
+        for _ in range(draws if len(own) > count else 0):
+            chance.shuffle(own)
+            scales = fit(own[:count]) if count else Scales()
+            rest = own[count:]
+            found += list(zip(rest, predict([case.point for case in rest], scales), strict=True))
+    return found
+
+
 def print_few(cases: Sequence[Case]) -> None:
-    """How far off the rest of an engine and GPU are after a few of its points, for each class."""
-    counts = (0, 1, 4, 16)
-    for kind in sorted({case.kind for case in cases}):
-        own = [case for case in cases if case.kind == kind]
+    """How far off the others of an engine and GPU are without and after a few of its points, by class and in all."""
+    for kind in [*sorted({case.kind for case in cases}), ""]:
+        own = [case for case in cases if kind in ("", case.kind)]
         machines = Counter(case.machine for case in own)
         most = [case for case in own if machines[case.machine] >= _LEAST_CASES]
-        if most:
-            shown = [errors_of(from_few(most, count, draws=3)) for count in counts]
-            print(f"{kind:28} ", "  ".join(f"{one.mape:5.1f} / {one.median:4.1f}" for one in shown))
+        if not most:
+            continue
+        cells = [kind or "all together"]
+        for count in (1, 4, 16):
+            pairs = (errors_of(from_few(most, count, fit=fit)) for fit in (lambda _: Scales(), calibrated_on))
+            cells += [f"{one.mape:.1f} / {one.median:.1f}" for one in pairs]
+        print(f"| {' | '.join(cells)} |")
 
 
 _LEAST_CASES = 20
@@ -238,8 +247,8 @@ def main(path: Path, only: str) -> None:
         print("  per engine and GPU, five folds ", errors_of(in_folds(own, lambda case: case.machine)))
         print("  global, a model left out       ", errors_of(left_out(own, lambda _: 0, lambda case: case.row.model)))
         print("  global, a GPU left out         ", errors_of(left_out(own, lambda _: 0, lambda case: case.row.gpu)))
-        for count in (1, 4, 16) if kind.startswith("served") else ():
-            print(f"  {count:2d} points of an engine and GPU  ", errors_of(from_few(own, count)))
+    print("calibrated on 0, 1, 4 and 16 points of an engine and GPU: MAPE and median of its others")
+    print_few(cases)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from kvcalc.speed.calibration import Fit, Scales, choose_fit, predict
+from kvcalc.errors import KvcalcError
+from kvcalc.speed.calibration import ENOUGH, Fit, Scales, choose_fit, predict
 from kvcalc.speed.plausible import refuse_contradictions, refuse_impossible, setting_key
 from kvcalc.speed.points import Built, Found, of_one_machine
 
@@ -96,6 +97,10 @@ def calibrate(
     KvcalcError for points of several machines, for one that no machine of that kind can have reached, and for two
     that contradict each other; each is named by its file and line.
     """
+    if not found:
+        raise KvcalcError(
+            f"no point to calibrate on: {notes[0] if notes else 'no file'}", "give one measurement at least"
+        )
     kept = of_one_machine(found, gpu, engine)
     refuse_contradictions(kept)
     built = [one.build() for one in kept]
@@ -139,7 +144,8 @@ def _notes(fit: Fit, built: Sequence[Built]) -> Iterator[str]:
     elif not fit.strength:
         yield "with factors, points that were left out are met worse than without: all factors are 1"
     elif fit.strength < 1:
-        yield f"factors moved {fit.strength:.0%} as freely as usual: so points that were left out are met best"
+        why = f"fewer than {ENOUGH} points" if len(built) < ENOUGH else "so points that were left out are met best"
+        yield f"factors were held to half their usual freedom: {why}"
 
 
 def band_of(cases: Sequence[Case]) -> float | None:

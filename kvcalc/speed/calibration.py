@@ -141,21 +141,22 @@ def _folds(groups: Sequence[Hashable]) -> list[int]:
 
 
 MOST_FOLDS = 50
-STRENGTHS = (1.0, 0.4)
-"""Shares of the usual width: points that contradict the model more than they teach are better heard half."""
+CAREFUL, ENOUGH = 0.5, 8
+"""The share of the usual width that factors are allowed where points are fewer than `ENOUGH`, or contradict the model
+more than they teach: of published points those that were not drawn are met better so (docs/calibrate.md)."""
 
 
 def choose_fit(points: Sequence[Point], groups: Sequence[Hashable] | None = None) -> Fit:
-    """The fit by which points that are left out are met best: with its usual width, with less, or with no factor.
+    """The fit by which points that are left out are met best: with its usual width, the careful one, or no factor.
 
-    Where nothing can be left out the usual one, which little moves from 1.
+    Where nothing can be left out it is the careful one.
     """
-    fits = [fit_with_errors(points, groups, strength) for strength in STRENGTHS]
-    usual = fits[0]
-    if not usual.left_out:
-        return usual
-    plain = Fit(Scales(), usual.points, usual.before, usual.before, 0.0)
-    return min([plain, *fits], key=lambda fit: sum(abs(math.log1p(error)) for error in fit.left_out))
+    careful = fit_with_errors(points, groups, CAREFUL)
+    if not careful.left_out:
+        return careful
+    plain = Fit(Scales(), careful.points, careful.before, careful.before, 0.0)
+    usual = [fit_with_errors(points, groups)] if len(points) >= ENOUGH else []
+    return min([plain, careful, *usual], key=lambda fit: sum(abs(math.log1p(error)) for error in fit.left_out))
 
 
 def predict(points: Sequence[Point], scales: Scales) -> list[float]:

@@ -25,6 +25,7 @@ from kvcalc.speed.room import most_sequences
 from kvcalc.speed.setting import Use, decode_costs, machine_for, make_setting, prefill_costs
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+Tokens = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,8 +40,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     dp: Positive = 1
     ep: Positive = 1
     batch: Positive
-    isl: Positive
-    osl: Annotated[int, msgspec.Meta(ge=0)]
+    isl: Tokens
+    osl: Tokens
     context_mid: Annotated[float, msgspec.Meta(ge=1, le=1e12)] | None = None
     engine: str
     metric: str
@@ -90,8 +91,9 @@ def measurement_of(row: Mapping[str, str]) -> Measurement:
         raise KvcalcError(f"{found.metric} in {shorten(found.unit)!r}", f"its unit is {unit}")
     if not 0 < found.value < float("inf"):
         raise KvcalcError(f"{found.metric} {found.value}", "a measurement is a number above 0")
-    if not found.osl and found.metric in NEED_ANSWERS:
-        raise KvcalcError(f"{found.metric} of answers of 0 tokens", "osl is the number of tokens of an answer")
+    empty = [name for name in METRICS[found.metric].needs if not getattr(found, name)]
+    if empty:
+        raise KvcalcError(f"{found.metric} with {' and '.join(empty)} 0", f"{found.metric} needs its tokens")
     return found
 
 
@@ -163,21 +165,23 @@ def _static_per_gpu(row: Measurement, setting: Setting) -> Point:
 
 
 class Metric(NamedTuple):
-    """Something to measure: its unit, which prediction it is held against, and how a row of it becomes a point."""
+    """Something to measure: its unit, which prediction it is held against, and how a row of it becomes a point.
+
+    `needs` are the columns of tokens that cannot be 0.
+    """
 
     unit: str
     predicts: str
     point: Callable[[Measurement, Setting], Point]
+    needs: tuple[str, ...] = ()
 
 
 METRICS = {
-    "tpot_ms": Metric("ms", "served", _served),
-    "ttft_ms": Metric("ms", "prefill", _first_token),
+    "tpot_ms": Metric("ms", "served", _served, ("isl", "osl")),
+    "ttft_ms": Metric("ms", "prefill", _first_token, ("isl",)),
     "decode_tok_s": Metric("tok/s", "decode", _decode),
     "decode_tok_s_total": Metric("tok/s", "decode", _decode),
-    "prefill_tok_s": Metric("tok/s", "prefill", _prefill),
-    "output_tok_s_total": Metric("tok/s", "decode", _static),
-    "output_tok_s_per_gpu": Metric("tok/s/GPU", "decode", _static_per_gpu),
+    "prefill_tok_s": Metric("tok/s", "prefill", _prefill, ("isl",)),
+    "output_tok_s_total": Metric("tok/s", "decode", _static, ("isl", "osl")),
+    "output_tok_s_per_gpu": Metric("tok/s/GPU", "decode", _static_per_gpu, ("isl", "osl")),
 }
-NEED_ANSWERS = ("tpot_ms", "output_tok_s_total", "output_tok_s_per_gpu")
-"""Metrics that a prompt's time is spread over the tokens of an answer in."""
