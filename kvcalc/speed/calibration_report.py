@@ -142,5 +142,5 @@ def _group_table(found: Calibration) -> Table:
 
 
 def _point_table(found: Calibration) -> Table:
-    rows: list[dict[str, Any]] = [{**_measured(case)} for case in found.cases]
+    rows: list[Any] = [_measured(case) for case in found.cases]
     return Table(tuple(Column(key, key) for key in rows[0]), [tuple(row.values()) for row in rows])

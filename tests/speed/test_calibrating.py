@@ -70,6 +70,14 @@ def test_points_faster_than_the_bound_are_refused_by_line_and_ratio(points):
         calibrate(points(varied(fast, value=repr(1.001 / bound))))
 
 
+def test_prompts_that_a_cache_may_have_are_no_part_of_the_bound(points):
+    """A step of 8 sequences of 8 K reads 15.0 and 8.8 GB, 7.1 ms; seven prompts of 8 K a hundred tokens take longer."""
+    row = varied(ROWS[0], model="llama-3.1-8b", precision="bf16", tp="1", batch="8", isl="8192", osl="100", value="7.5")
+    assert calibrate(points(row)).cases[0].plain_seconds > 0.012
+    with pytest.raises(KvcalcError, match="times as fast"):
+        calibrate(points(varied(row, value="7")))
+
+
 def test_several_impossible_points_are_all_named(points):
     fast = [varied(row, value="0.5") for row in ROWS]
     with pytest.raises(KvcalcError, match=r":2: .*; so are .*:3, .*:4, .*:5, 1 more"):
