@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kvcalc.report import Column, Report, Table
+from kvcalc.report import Column, Report, Table, Value
 from kvcalc.speed.calibrated import SCHEMA
 from kvcalc.speed.calibrating import Calibration, Case, Errors, band_of
 from kvcalc.speed.calibration import ARITHMETIC, FACTORS
@@ -133,7 +133,7 @@ def _group_table(found: Calibration) -> Table:
         Column("mape_left_out", "left out"),
         Column("band", "nine in ten within"),
     )
-    rows = []
+    rows: list[Sequence[Value]] = []
     for name, cases in found.groups.items():
         before, after, band = Errors.of([case.plain_error for case in cases]), _left_out(cases), band_of(cases)
         mapes = ["" if one is None else f"{one.mape:.1%}" for one in (before, after)]
