@@ -138,9 +138,10 @@ def _room(setting: Setting, load: Load, use: Use, engine: str | None, served: bo
     workload = workload_of(use, load.context, load.batch)
     most, reason = sequences_that_fit(setting, use, workload, engine, load.shared_prefix)
     if most < 1 or (most < load.batch and not served):
-        asked = f"{load.batch} sequences of {load.context:,} tokens"
+        many, verb = ("s", "do") if load.batch > 1 else ("", "does")
+        asked = f"{load.batch} sequence{many} of {load.context:,} tokens {verb} not fit {setting.machine.gpu.name}"
         raise KvcalcError(
-            f"{asked} do not fit {setting.machine.gpu.name}, {most} do: {reason}",
+            f"{asked}, {most} {'does' if most == 1 else 'do'}: {reason}",
             f"--batch {most}, more --tp, a smaller --kv-dtype, or --force" if most else "more --tp, or --force",
         )
     return most
