@@ -184,10 +184,10 @@ def test_the_fullest_rank_is_kept_and_files_are_not_overwritten(reconcile, tmp_p
     for rank, gib in enumerate((14.0, 15.5, 15.0)):
         text += f"(Worker_TP{rank} pid={rank}) Model loading took {gib} GiB memory and 3 seconds\n"
     saved = tmp_path / "over.yaml"
-    assert reconcile(text, "qwen3-14b", "--save", saved).code == 0
+    assert reconcile(text, "qwen3-14b", "--tp", "1", "--save", saved).code == 0
     assert read_overheads(saved).terms == {"weights": int(15.5 * GIB)}
-    assert reconcile(text, "qwen3-14b", "--save", saved).code == 2
-    assert reconcile(text, "qwen3-14b", "--save", saved, "--force").code == 0
+    assert reconcile(text, "qwen3-14b", "--tp", "1", "--save", saved).code == 2
+    assert reconcile(text, "qwen3-14b", "--tp", "1", "--save", saved, "--force").code == 0
 
 
 def test_graphs_that_were_estimated_are_no_activations(reconcile, tmp_path):
