@@ -13,7 +13,7 @@ from kvcalc.engines.logs.pattern import Finding, Printed
 from kvcalc.engines.logs.reader import Log
 from kvcalc.engines.reconcile.doubts import doubts
 from kvcalc.engines.reconcile.gguf_facts import spec_from_log
-from kvcalc.engines.reconcile.pools import Figure, Pool, pool_rows
+from kvcalc.engines.reconcile.pools import Figure, Pool, lesser_pool, pool_rows
 from kvcalc.engines.reconcile.question import Question
 from kvcalc.engines.reconcile.row import Row, explained
 from kvcalc.engines.reconcile.settings import Settings, contradictions, settings_of
@@ -102,7 +102,12 @@ def _explained(
     question: Question, pool: Pool, lines: Sequence[Finding], figures: Mapping[str, Figure], is_release_open: bool
 ) -> Iterator[Row]:
     """Rows of one pool; those that differ with the one change that explains them."""
-    return explained(lambda other: pool_rows(other, pool, lines, figures), question, is_release_open)
+    return explained(
+        lambda other: pool_rows(other, pool, lines, figures),
+        question,
+        is_release_open,
+        lambda: lesser_pool(question, pool, lines, figures),
+    )
 
 
 def _stages(table: Table, findings: Sequence[Finding], asked: Asked, settings: Settings) -> Iterator[_Stage]:
