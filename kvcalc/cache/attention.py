@@ -17,6 +17,7 @@ from kvcalc.cache.component import (
 )
 from kvcalc.cache.layout import Part
 from kvcalc.cache.sharding import Sharding
+from kvcalc.errors import KvcalcError
 
 
 def _check_grouping(q_heads: int | None, kv_heads: int) -> None:
@@ -148,6 +149,15 @@ class Latent(Attended, frozen=True, kw_only=True, tag="latent"):
     def parts(self, sharding: Sharding) -> tuple[Part, ...]:
         latent = Part("latent", 1, self.latent_dim)
         return (latent, Part("rope", 1, self.rope_dim)) if self.rope_dim else (latent,)
+
+    @property
+    def in_heads(self) -> Kv:
+        """K and V of every head, which an engine without latents keeps; KvcalcError where the spec lacks the heads."""
+        if self.q_heads is None or self.nope_head_dim is None or self.v_head_dim is None:
+            message = f"the spec does not say the heads of `{self.name}`: its K and V are not known"
+            raise KvcalcError(message, "state q_heads, nope_head_dim and v_head_dim")
+        width = self.nope_head_dim + self.rope_dim
+        return Kv(id=self.id, q_heads=self.q_heads, kv_heads=self.q_heads, head_dim=width, v_head_dim=self.v_head_dim)
 
     @property
     def geometry(self) -> str:

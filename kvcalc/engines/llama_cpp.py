@@ -8,6 +8,7 @@ Read in build b11549, file and function beside each rule, and held against that 
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
+from kvcalc.cache.attention import Latent
 from kvcalc.cache.component import MODEL_FORMAT, Component
 from kvcalc.cache.formats import Format, find_format
 from kvcalc.cache.layout import Part
@@ -46,6 +47,8 @@ class LlamaCpp(Engine, frozen=True, kw_only=True):
     flash_attn: bool = True
     kv_unified: bool = False
     swa_full: bool = False
+    mla: bool = True
+    """Whether a latent is kept: not of a GGUF from before April 2025, which lacks MLA's own tensors."""
     spec_draft_n_max: int = 0
     tensor_split: tuple[float, ...] = ()
     """Shares of the devices; without them caches are not told apart by device."""
@@ -125,9 +128,10 @@ class _Context:
         # llama_context::llama_context: the total is padded, then the share of a slot.
         self.cells = _padded(_padded(self.asked) // (1 if flags.kv_unified else slots))
         self.ubatch = min(self.asked, flags.batch_size, flags.ubatch_size)
-        self.placed = [(place, one) for place, layer in enumerate(size.layers) for one in layer.components]
+        kept = [[self._kept(one) for one in layer.components] for layer in size.layers]
+        self.placed = [(place, one) for place, components in enumerate(kept) for one in components]
         own = len(size.spec.layers)
-        self.main, self.draft = components_of(size.layers[:own]), components_of(size.layers[own:])
+        self.main, self.draft = ([one for layer in part for one in layer] for part in (kept[:own], kept[own:]))
         # A GGUF says which draft layers it holds; of others they are what was counted.
         drafts = size.spec.draft_layers if is_from_gguf(size.spec) else size.layers[own:]
         self.devices = Devices(flags.tensor_split, flags.n_gpu_layers, own + len(drafts))
@@ -136,6 +140,10 @@ class _Context:
         # llama_kv_cache_dsv4 keeps a stream a slot even where --kv-unified gives each of them all cells.
         self.is_shared = flags.kv_unified and not self.compressed
         self.streams = 1 if self.is_shared else slots
+
+    def _kept(self, component: Component) -> Component:
+        """The component, or K and V of its heads: llama_kv_cache of a model without n_embd_head_k_mla."""
+        return component if self.flags.mla or not isinstance(component, Latent) else component.in_heads
 
     def parts(self) -> Iterator[AllocationPart]:
         """Every cache of the context, in the order of the log."""
@@ -184,7 +192,8 @@ class _Context:
         return own if self.flags.flash_attn or not own else form.entry_bytes([Part("v", 1, self._widest_v())], "v")
 
     def _widest_v(self) -> int:
-        return max(_width(one) for one in components_of(self.size.spec.layers + self.size.spec.draft_layers))
+        held = components_of(self.size.spec.layers + self.size.spec.draft_layers)
+        return max(_width(self._kept(one)) for one in held)
 
     def _window_cells(self) -> int:
         """llama_kv_cache_iswa: the window, of every slot where they share a stream, and a batch; at most all."""
@@ -230,6 +239,8 @@ class _Context:
             yield "a latent lies in K alone: there is no V, with flash attention or without"
         if not self.flags.flash_attn and len({_width(one) for one in kept if row_of(one, "v")}) > 1:
             yield f"without flash attention V of every layer is as wide as the widest, {self._widest_v():,} values"
+        if not self.flags.mla:
+            yield "--no-mla: K and V of every head, as for a GGUF without MLA's own tensors (before April 2025)"
         if self.compressed:
             yield "every slot has streams of its own, and compressors keep the rows that they are filling in f32"
         yield from self._state_rules()

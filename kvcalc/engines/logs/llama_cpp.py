@@ -67,6 +67,7 @@ FORMAT = LogFormat(
         says("context", "_from_model: ", _SETTING),
         says("types", "type_k = ", r"type_k = '(?P<type_k>\w+)', type_v = '(?P<type_v>\w+)'"),
         says("draft", "creating MTP draft context"),
+        says("swa full", "using full-size SWA cache", "using (?P<swa_full>full)-size SWA cache"),
         says("part", "KV cache, size =", _PART),
         says("cache", " cells, ", _CACHE, unit=MIB),
         says("cache", "KV self size", r"KV self size += *(?P<cache_bytes>NUM) MiB(?:, +" + _SIZES + ")?", unit=MIB),

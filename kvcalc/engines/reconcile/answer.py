@@ -12,7 +12,7 @@ from kvcalc.engines.llama_cpp import LlamaCpp
 from kvcalc.engines.logs.pattern import Finding, Printed
 from kvcalc.engines.logs.reader import Log
 from kvcalc.engines.reconcile.doubts import doubts
-from kvcalc.engines.reconcile.gguf_facts import spec_from_log
+from kvcalc.engines.reconcile.gguf_facts import lacks_latents, spec_from_log
 from kvcalc.engines.reconcile.pools import Figure, Pool, lesser_pool, pool_rows
 from kvcalc.engines.reconcile.question import Question
 from kvcalc.engines.reconcile.row import Row, explained
@@ -179,7 +179,7 @@ def _context(context: Context, findings: list[Finding], engine: Engine, asked: A
     spec = load(asked.model) if asked.model is not None and is_first else _printed_model(findings, context.model)
     if context.is_draft_of(spec):
         spec = msgspec.structs.replace(spec, layers=spec.draft_layers, draft_layers=(), reads=())
-    return context_question(context, spec, engine, asked)
+    return context_question(context, spec, engine, asked, lacks_latents(findings))
 
 
 def _printed_model(findings: list[Finding], model: int) -> ModelSpec:

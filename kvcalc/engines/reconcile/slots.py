@@ -136,7 +136,7 @@ def contexts_of(findings: Sequence[Finding]) -> list[Context]:
             models += 1
         elif one.kind == "draft":
             contexts.append(Context(models, is_draft=True))
-        elif one.kind in {"context", "types"}:
+        elif one.kind in {"context", "types", "swa full"}:
             if "begin" in one.values or (now.has_caches and set(one.values) & {"n_seq_max", "n_ctx"}):
                 now = Context(models)
                 contexts.append(now)
@@ -149,7 +149,9 @@ def contexts_of(findings: Sequence[Finding]) -> list[Context]:
     return [one for one in contexts if one.caches]
 
 
-def context_question(context: Context, spec: ModelSpec, engine: Engine, asked: Asked) -> Question:
+def context_question(
+    context: Context, spec: ModelSpec, engine: Engine, asked: Asked, is_old_latent: bool = False
+) -> Question:
     """What the context was asked; KvcalcError where the log does not say how long it is."""
     own = dict(asked.workload)
     slots, tokens = own.pop("batch", None) or context.slots, own.pop("context_tokens", None)
@@ -163,7 +165,9 @@ def context_question(context: Context, spec: ModelSpec, engine: Engine, asked: A
         "ubatch_size": said.count("n_ubatch"),
         "flash_attn": _switch(said.text("flash_attn")),
         "kv_unified": context.is_unified,
+        "swa_full": True if "swa_full" in context.values else None,
         "spec_draft_n_max": context.draft_rows,
+        "mla": False if is_old_latent else None,
     }
     flags = {name: value for name, value in flags.items() if value is not None} | asked.flags(LlamaCpp.name)
     workload = Workload(max(1, total // slots), slots, **{"kv_dtype": _types(context, spec), **own})
