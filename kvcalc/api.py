@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from kvcalc.engines.documents import FitDocument
     from kvcalc.profiler.documents import ProfileDocument
+    from kvcalc.speed.throughput import Throughput
 
 
 def load(
@@ -184,3 +185,45 @@ def profile(
     )
     found = find_device(device)
     return profile_run(ask_for(_loaded(spec), wanted, found.kind, Rank()), found, tolerance)
+
+
+def throughput(
+    spec: ModelSpec | str,
+    gpu: str,
+    *,
+    isl: int = 1024,
+    osl: int = 128,
+    batch: int = 1,
+    engine: str | None = None,
+    served: bool = False,
+    rate: float | None = None,
+    weights: str | None = None,
+    kv_dtype: str | None = None,
+    dtype: str | None = None,
+    encoder_tokens: int | None = None,
+    attention_dp: bool = False,
+    tp: int = 1,
+    pp: int = 1,
+    dp: int = 1,
+    ep: int = 1,
+    dcp: int = 1,
+    force: bool = False,
+) -> "Throughput":
+    """How fast `batch` sequences of `isl` tokens in and `osl` out run on `gpu`, as `kvcalc throughput` says.
+
+    `rate` is requests a second, with `served`. Raises KvcalcError where something is not known, or the sequences do
+    not fit and `force` is not set.
+    """
+    from kvcalc.speed.setting import Use
+    from kvcalc.speed.throughput import Load, estimate
+
+    use = Use(
+        weights=weights,
+        kv_dtype=AUTO if kv_dtype is None else kv_dtype,
+        dtype=dtype,
+        encoder_tokens=encoder_tokens,
+        sharding=Sharding(tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp),
+        attention_dp=attention_dp,
+    )
+    load = Load(isl=_integer(isl), osl=_integer(osl), batch=_integer(batch), rate=rate)
+    return estimate(_loaded(spec), gpu, load, use, engine=engine, served=served, force=force)

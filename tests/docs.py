@@ -21,6 +21,7 @@ import msgspec
 from coverage_table import coverage_table
 from gpu_table import GPU_TABLES
 from memory_table import memory_table
+from speed_table import constants_table
 from vllm_tables import VLLM_TABLES
 
 from kvcalc import documents
@@ -31,12 +32,14 @@ from kvcalc.engines import documents as engine_documents
 from kvcalc.hardware import documents as hardware_documents
 from kvcalc.model.spec import Document
 from kvcalc.profiler import documents as profiler_documents
+from kvcalc.speed import documents as speed_documents
 
 SCHEMAS = {
     **documents.SCHEMAS,
     **engine_documents.SCHEMAS,
     **hardware_documents.SCHEMAS,
     **profiler_documents.SCHEMAS,
+    **speed_documents.SCHEMAS,
 }
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -129,7 +132,14 @@ def _kinds() -> str:
 
 
 COMMON = {"id", "parameters", "extra_parameters", "weights"}
-TABLES = {"formats": _formats, "kinds": _kinds, "coverage": coverage_table, **GPU_TABLES, **VLLM_TABLES}
+TABLES = {
+    "formats": _formats,
+    "kinds": _kinds,
+    "coverage": coverage_table,
+    "constants": constants_table,
+    **GPU_TABLES,
+    **VLLM_TABLES,
+}
 NEEDS_TORCH = {"memory": memory_table}
 """Tables that are measured: without torch they stay as they are."""
 

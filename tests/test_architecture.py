@@ -22,6 +22,7 @@ ORDER = [
     {"report"},
     {"sizing"},
     {"engines", "reference"},
+    {"speed"},
     {"profiler"},
     {"render", "api"},
     {"cli"},
@@ -87,7 +88,16 @@ def test_size_as_json_loads_nothing_heavy():
     assert loaded_by("size", "llama-8b", "--format", "json") & (HEAVY | {"rich", "csv", "json"}) == set()
 
 
-@pytest.mark.parametrize("verb", [["size", "llama-8b"], ["explain", "llama-8b"], ["models", "list"], ["gpus", "list"]])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ["size", "llama-8b"],
+        ["explain", "llama-8b"],
+        ["models", "list"],
+        ["gpus", "list"],
+        ["throughput", "llama-8b", "--gpu", "h100-sxm"],
+    ],
+)
 def test_tables_load_rich_and_nothing_heavier(verb):
     assert loaded_by(*verb) & HEAVY == set()
 

@@ -78,7 +78,18 @@ def test_every_flag_of_a_verb_stands_on_its_page(verb, monkeypatch):
 
 def test_every_verb_is_in_the_readme():
     listed = re.findall(r"^│ (\w+) ", docs.run("--help"), re.MULTILINE)
-    assert set(listed) == {"size", "explain", "fit", "compare", "profile", "report", "reconcile", "models", "gpus"}
+    assert set(listed) == {
+        "size",
+        "explain",
+        "fit",
+        "compare",
+        "profile",
+        "report",
+        "reconcile",
+        "models",
+        "gpus",
+        "throughput",
+    }
     assert all(f"kvcalc {verb}" in PAGES["README.md"].read_text() for verb in listed)
 
 

@@ -4,20 +4,11 @@ from typing import Any
 
 import msgspec
 
-from kvcalc.cache.component import (
-    Attended,
-    Bias,
-    Component,
-    Count,
-    CountOrZero,
-    Label,
-    QkNorm,
-    Span,
-    contradiction,
-)
+from kvcalc.cache.component import Attended, Bias, Component, Count, CountOrZero, Label, QkNorm, contradiction
 from kvcalc.cache.layout import Part
+from kvcalc.cache.matrix import Matrix
 from kvcalc.cache.sharding import Sharding
-from kvcalc.errors import KvcalcError
+from kvcalc.cache.span import Span, at_most
 
 
 def _check_grouping(q_heads: int | None, kv_heads: int) -> None:
@@ -97,6 +88,25 @@ class Kv(Attended, frozen=True, kw_only=True, tag="kv"):
         norm = _norm_parameters(qk_norm, q_heads, self.widths[0])
         return hidden * (asked + answered) + _bias_parameters(bias, asked, hidden) + norm
 
+    def matrices(self, hidden: int, source: Component | None, sharding: Sharding) -> tuple[Matrix, ...]:
+        """Q, K and V in one matrix, as engines fuse them, and O."""
+        if self.parameters is not None:
+            return super().matrices(hidden, source, sharding)
+        kept = sharding.heads(self.kv_heads) * sum(self.widths)
+        asked = sharding.heads(self.q_heads) * self.widths[0] if self.q_heads else 0
+        extra = sharding.share(self.extra_parameters) // hidden
+        fused = Matrix(asked + kept + extra, hidden)
+        return (fused, *self.query_matrices(hidden, self.q_heads or 0, sharding)[1:])
+
+    def query_matrices(self, hidden: int, q_heads: int, sharding: Sharding) -> tuple[Matrix, ...]:
+        if not q_heads:
+            return ()
+        asked, answered = (sharding.heads(q_heads) * width for width in self.widths)
+        return Matrix(asked, hidden), Matrix(hidden, answered)
+
+    def pair_flops(self, q_heads: int, is_prompt: bool) -> int:
+        return 2 * q_heads * sum(self.widths)
+
 
 class Cross(Kv, frozen=True, kw_only=True, tag="cross"):
     """K and V of the encoder's tokens: fixed for a sequence, whatever it decodes."""
@@ -115,6 +125,9 @@ class Cross(Kv, frozen=True, kw_only=True, tag="cross"):
 
     def entries(self, tokens: Any) -> Any:
         return tokens * 0 + (self.encoder_tokens or 0)
+
+    def pairs(self, tokens: Any, limit: int | None = None) -> Any:
+        return tokens * at_most(self.encoder_tokens or 0, limit)
 
     @property
     def is_default_source(self) -> bool:
@@ -151,13 +164,11 @@ class Latent(Attended, frozen=True, kw_only=True, tag="latent"):
         return (latent, Part("rope", 1, self.rope_dim)) if self.rope_dim else (latent,)
 
     @property
-    def in_heads(self) -> Kv:
-        """K and V of every head, which an engine without latents keeps; KvcalcError where the spec lacks the heads."""
-        if self.q_heads is None or self.nope_head_dim is None or self.v_head_dim is None:
-            message = f"the spec does not say the heads of `{self.name}`: its K and V are not known"
-            raise KvcalcError(message, "state q_heads, nope_head_dim and v_head_dim")
+    def in_heads(self) -> Kv | None:
+        if not (self.q_heads and self.nope_head_dim and self.v_head_dim):
+            return None
         width = self.nope_head_dim + self.rope_dim
-        return Kv(id=self.id, q_heads=self.q_heads, kv_heads=self.q_heads, head_dim=width, v_head_dim=self.v_head_dim)
+        return Kv(id=self.id, kv_heads=self.q_heads, head_dim=width, v_head_dim=self.v_head_dim)
 
     @property
     def geometry(self) -> str:
@@ -183,6 +194,32 @@ class Latent(Attended, frozen=True, kw_only=True, tag="latent"):
         down = hidden * (self.latent_dim + self.rope_dim) + self.latent_dim
         up = self.latent_dim * heads * (self.nope_head_dim + self.v_head_dim)
         return query + down + up + heads * self.v_head_dim * hidden
+
+    def matrices(self, hidden: int, source: Component | None, sharding: Sharding) -> tuple[Matrix, ...]:
+        """Down projections in one matrix, the query up, the latent's two sides a head, and O.
+
+        vllm model_executor/layers/mla.py MultiHeadLatentAttentionWrapper: fused_qkv_a_proj, q_b_proj, o_proj, with
+        kv_b_proj absorbed into W_UK and W_UV, one matrix a head.
+        """
+        if self.parameters is not None or not (self.q_heads and self.nope_head_dim and self.v_head_dim):
+            return super().matrices(hidden, source, sharding)
+        heads = sharding.heads(self.q_heads)
+        asked, kept = heads * (self.nope_head_dim + self.rope_dim), self.latent_dim + self.rope_dim
+        down: tuple[Matrix, ...] = (Matrix(asked + kept, hidden),)
+        if self.q_rank is not None:
+            down = (Matrix(self.q_rank + kept, hidden), Matrix(asked, self.q_rank))
+        sides = Matrix(self.latent_dim, self.nope_head_dim, heads), Matrix(self.v_head_dim, self.latent_dim, heads)
+        return (*down, *sides, Matrix(hidden, heads * self.v_head_dim))
+
+    def pair_flops(self, q_heads: int, is_prompt: bool) -> int:
+        """A step scores against the latent and sums it; a prompt is spelled out into heads, which are narrower.
+
+        Where a step selects `top_k` entries a prompt does too, and reads them as they are kept (vllm
+        v1/attention/backends/mla/flashmla_sparse.py).
+        """
+        if is_prompt and self.top_k is None and self.nope_head_dim and self.v_head_dim:
+            return 2 * q_heads * (self.nope_head_dim + self.rope_dim + self.v_head_dim)
+        return 2 * q_heads * (2 * self.latent_dim + self.rope_dim)
 
 
 class Index(Attended, frozen=True, kw_only=True, tag="index"):
@@ -212,6 +249,16 @@ class Index(Attended, frozen=True, kw_only=True, tag="index"):
             return None
         query = (self.q_rank or hidden) * self.q_heads * self.head_dim
         return query + hidden * (self.head_dim + self.q_heads) + 2 * self.head_dim
+
+    def matrices(self, hidden: int, source: Component | None, sharding: Sharding) -> tuple[Matrix, ...]:
+        if self.parameters is not None or self.q_heads is None:
+            return super().matrices(hidden, source, sharding)
+        key_and_weights = Matrix(self.head_dim + self.q_heads, hidden)
+        return Matrix(self.q_heads * self.head_dim, self.q_rank or hidden), key_and_weights
+
+    def pair_flops(self, q_heads: int, is_prompt: bool) -> int:
+        """Scores alone, of its own heads, which every rank computes whole."""
+        return 2 * (self.q_heads or q_heads) * self.head_dim
 
 
 class Shared(Component, frozen=True, kw_only=True, tag="shared"):
@@ -243,6 +290,10 @@ class Shared(Component, frozen=True, kw_only=True, tag="shared"):
         if source is None:
             return None
         return source.query_parameters(hidden, self.q_heads, self.bias, self.qk_norm, sharding)
+
+    def matrices(self, hidden: int, source: Component | None, sharding: Sharding) -> tuple[Matrix, ...]:
+        found = source.query_matrices(hidden, self.q_heads or 0, sharding) if source and not self.parameters else ()
+        return found or super().matrices(hidden, source, sharding)
 
 
 class Gmu(Component, frozen=True, kw_only=True, tag="gmu"):

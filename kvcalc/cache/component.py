@@ -5,13 +5,15 @@ ask only what stands on `Component`; none of them knows a kind by name.
 """
 
 import math
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, Self
 
 import msgspec
 
 from kvcalc.cache.formats import find_format
 from kvcalc.cache.layout import Part
+from kvcalc.cache.matrix import Matrix
 from kvcalc.cache.sharding import WHOLE, Sharding
+from kvcalc.cache.span import Span, State, at_most
 from kvcalc.errors import KvcalcError
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
@@ -34,45 +36,6 @@ HINT_MARK = " // "
 def contradiction(message: str, hint: str) -> str:
     """A complaint that a struct can raise through msgspec, which passes on one string only."""
     return f"{message}{HINT_MARK}{hint}"
-
-
-class Span(NamedTuple):
-    """How many entries `n` tokens leave behind: one per `ratio` tokens, at most `cap`."""
-
-    ratio: int = 1
-    cap: int | None = None
-
-    def entries(self, tokens: Any) -> Any:
-        """Entries kept after `tokens` tokens; an integer, or an array where `tokens` is one."""
-        return at_most(tokens // self.ratio, self.cap)
-
-
-class State(NamedTuple):
-    """One state that does not grow. `format` is a pin, `model` for the model's own, or None for the state format."""
-
-    name: str
-    shape: tuple[int, ...]
-    format: str | None
-    is_convolution: bool = False
-    """Whether it is the last columns of a convolution, its width first and kernel - 1 last in the shape."""
-
-    @property
-    def width(self) -> int:
-        """Numbers in one column of a convolution."""
-        return math.prod(self.shape[:-1])
-
-    @property
-    def values(self) -> int:
-        """How many numbers the state holds."""
-        return math.prod(self.shape)
-
-
-def at_most(count: Any, limit: int | None) -> Any:
-    """min(count, limit) for an integer and for a whole array of them; no limit where it is None."""
-    if limit is None:
-        return count
-    # Written with abs() because min() cannot compare arrays and numpy must not be imported for one number.
-    return (count + limit - abs(count - limit)) // 2
 
 
 class Component(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
@@ -152,6 +115,10 @@ class Component(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", for
         """How many entries one decode step of its own layer reads."""
         return at_most(self.entries(tokens), self.top_k)
 
+    def pairs(self, tokens: Any, limit: int | None = None) -> Any:
+        """Pairs of a query and an entry that `tokens` tokens make as each reads what stands before it."""
+        return self.span.pairs(tokens, limit)
+
     @property
     def geometry(self) -> str:
         """Its shape in words, as a person names it: `8 KV heads x 128`."""
@@ -179,6 +146,11 @@ class Component(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", for
     def read_limit(self, source: "Component") -> int | None:
         """The most entries that it reads of `source`, None for all of them."""
         return None
+
+    @property
+    def in_heads(self) -> "Component | None":
+        """What an engine without latents keeps in its place: K and V of every head; None where the spec lacks them."""
+        return self
 
     def with_encoder(self, tokens: int) -> Self:
         """The same component for an encoder input of `tokens` tokens."""
@@ -229,6 +201,22 @@ class Component(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", for
         own = self.projection_parameters(hidden, source, sharding)
         return None if own is None else own + sharding.share(self.extra_parameters)
 
+    def matrices(self, hidden: int, source: "Component | None", sharding: Sharding) -> tuple[Matrix, ...]:
+        """What one token is multiplied with on the fullest rank: here all its parameters as a matrix in and one out."""
+        inner = (self.parameter_count(hidden, source, sharding) or 0) // (2 * hidden)
+        return (Matrix(inner, hidden), Matrix(hidden, inner)) if inner else ()
+
+    def query_matrices(self, hidden: int, q_heads: int, sharding: Sharding) -> tuple[Matrix, ...]:
+        """The Q and O projections of `q_heads` heads that read this cache, on one rank."""
+        return ()
+
+    def pair_flops(self, q_heads: int, is_prompt: bool) -> int:
+        """FLOPs of one token's `q_heads` query heads with one entry: scores and weighted sum.
+
+        A decode step works on what is kept; a prompt may be spelled out first (`is_prompt`).
+        """
+        return 0
+
     def adapted_widths(self, hidden: int, source: "Component | None", sharding: Sharding) -> int | None:
         """Numbers in and out of its linear layers on a rank: a LoRA of rank 1 has a weight for each. None: unknown."""
         return None
@@ -278,6 +266,12 @@ class Attended(Component, frozen=True, kw_only=True):
 
     def tokens_in_sight(self, tokens: Any) -> Any:
         return tokens if self.chunk is None else (tokens - 1) % self.chunk + 1
+
+    def pairs(self, tokens: Any, limit: int | None = None) -> Any:
+        if self.chunk is None:
+            return self.span.pairs(tokens, limit)
+        rest = tokens % self.chunk
+        return tokens // self.chunk * self.span.pairs(self.chunk, limit) + self.span.pairs(rest, limit)
 
     def unbounded(self) -> Self:
         return msgspec.structs.replace(self, window=None, chunk=None, sinks=0)

@@ -8,8 +8,9 @@ from typing import Annotated
 
 import msgspec
 
-from kvcalc.cache.component import MODEL_FORMAT, Component, Count, Label, State, check_format, contradiction
+from kvcalc.cache.component import MODEL_FORMAT, Component, Count, Label, check_format, contradiction
 from kvcalc.cache.sharding import Sharding
+from kvcalc.cache.span import State
 
 
 def _convolution(width: int, kernel: int) -> State:

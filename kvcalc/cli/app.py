@@ -46,6 +46,7 @@ _VERBS = {
     "explain": ("kvcalc.cli.size", "explain"),
     "fit": ("kvcalc.cli.fit", "fit"),
     "compare": ("kvcalc.cli.compare", "compare"),
+    "throughput": ("kvcalc.cli.throughput", "throughput"),
     "profile": ("kvcalc.cli.profile", "profile"),
     "report": ("kvcalc.cli.report", "report"),
     "reconcile": ("kvcalc.cli.reconcile", "reconcile"),

@@ -16,7 +16,7 @@ from kvcalc.model.catalog import hub_id
 
 if TYPE_CHECKING:
     from kvcalc.cli.started import Started
-    from kvcalc.engines.plan import Budget, Plan
+    from kvcalc.engines.plan import Budget, Outcome, Plan
     from kvcalc.report import Report
 
 
@@ -80,11 +80,22 @@ def fit(
     size = started.asked.size
     plan = Plan(spec=size.spec, workload=size.workload, sharding=size.sharding, engine=started.engine, budget=budget)
     plan = _on(plan, card.gpus or (started.gpus if plan.engine.spreads_layers else None))
-    report = fit_report(answer(plan))
+    found = answer(plan)
+    if request.strict:
+        _refuse_assumed(found.outcome)
+    report = fit_report(found)
     if command.emit is not None:
         return _emit_command(plan, model, report, output)
     emit(report, output, started.asked.notes)
     return report.exit_code
+
+
+def _refuse_assumed(outcome: "Outcome") -> None:
+    """KvcalcError where the answer rests on a term that nobody measured or derived."""
+    for term in outcome.terms:
+        if term.basis in ("assumed", "unknown"):
+            hint = "give --overheads FILE (kvcalc reconcile --save), or the pool: --kv-cache-memory"
+            raise KvcalcError(f"--strict: {term.name} of a rank: {term.basis}", hint)
 
 
 def _with_emitted(engine: EngineOptions, emitted: str | None) -> EngineOptions:

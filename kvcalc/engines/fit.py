@@ -9,6 +9,7 @@ from kvcalc.engines.engine import Allocation
 from kvcalc.engines.held import largest
 from kvcalc.engines.plan import Outcome, Plan, evaluate
 from kvcalc.errors import KvcalcError
+from kvcalc.hardware.gpus import load_gpus
 
 MOST_CONTEXT = 2**24
 """The longest context that is tried where the model states no limit, in tokens."""
@@ -99,6 +100,8 @@ def _formats(outcome: Outcome) -> Iterator[Change]:
     """The largest format of the cache, and of the weights, under which it fits."""
     engine, size = outcome.plan.engine, outcome.size
     for name in engine.kv_formats:
+        if not _is_read_on(outcome.plan.budget.gpu, name):
+            continue
         varied = outcome_or_none(outcome.plan.asking(kv_dtype=find_format(name).name))
         if varied and varied.fits and varied.size.bytes_per_sequence < size.bytes_per_sequence:
             share = 1 - varied.size.bytes_per_sequence / size.bytes_per_sequence
@@ -111,6 +114,16 @@ def _formats(outcome: Outcome) -> Iterator[Change]:
             share = 1 - now / held
             yield Change(what="weights' format", flag="--weights", asked=size.weights_format, becomes=name, share=share)
             break
+
+
+NEEDS_FP4_UNITS = {"nvfp4"}
+"""Formats of a cache that kernels read on cards with FP4 units alone (vLLM and SGLang: SM100 and later)."""
+
+
+def _is_read_on(gpu: str | None, form: str) -> bool:
+    """Whether a card's kernels read a cache in that format; of a card that is not known, nothing is said."""
+    found = next((one for one in load_gpus() if one.name == gpu), None)
+    return form not in NEEDS_FP4_UNITS or found is None or "fp4" in found.dense_flops_per_second
 
 
 def _cards(plan: Plan, found: Plan) -> Change:

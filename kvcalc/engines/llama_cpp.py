@@ -8,7 +8,6 @@ Read in build b11549, file and function beside each rule, and held against that 
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
-from kvcalc.cache.attention import Latent
 from kvcalc.cache.component import MODEL_FORMAT, Component
 from kvcalc.cache.formats import Format, find_format
 from kvcalc.cache.layout import Part
@@ -143,7 +142,11 @@ class _Context:
 
     def _kept(self, component: Component) -> Component:
         """The component, or K and V of its heads: llama_kv_cache of a model without n_embd_head_k_mla."""
-        return component if self.flags.mla or not isinstance(component, Latent) else component.in_heads
+        kept = component if self.flags.mla else component.in_heads
+        if kept is None:
+            message = f"the spec does not say the heads of `{component.name}`: its K and V are not known"
+            raise KvcalcError(message, "state q_heads, nope_head_dim and v_head_dim")
+        return kept
 
     def parts(self) -> Iterator[AllocationPart]:
         """Every cache of the context, in the order of the log."""

@@ -84,7 +84,8 @@ def _checked(document: Any) -> Any:
         raise KvcalcError(f"its schema is {schema!r}", f"a file of overheads has schema: {SCHEMA}")
     if isinstance(document.get("terms"), dict):
         _check_terms(document["terms"])
-    return document
+    # YAML reads a date, and a release of two numbers, as what they look like.
+    return document | {name: str(document[name]) for name in ("date", "version") if name in document}
 
 
 def _check_terms(terms: Mapping[Any, Any]) -> None:

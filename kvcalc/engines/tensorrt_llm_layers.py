@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from kvcalc.cache.component import MODEL_FORMAT, Component, State
+from kvcalc.cache.component import MODEL_FORMAT, Component
 from kvcalc.cache.formats import find_format
+from kvcalc.cache.span import State
 from kvcalc.errors import KvcalcError
 from kvcalc.sizing.need import CacheSize, components_of
 

@@ -9,9 +9,10 @@ its columns) and in a few models by their own code.
 
 from collections.abc import Iterator
 
-from kvcalc.cache.component import Component, State
+from kvcalc.cache.component import Component
 from kvcalc.cache.formats import find_format
 from kvcalc.cache.sharding import WHOLE
+from kvcalc.cache.span import State
 from kvcalc.model.spec import Layer
 from kvcalc.sizing.need import CacheSize, layers_of
 

@@ -8,7 +8,7 @@ part of what makes specs equal, so it joins the groups of the model.
 
 from collections.abc import Iterator
 
-from kvcalc.cache.component import State
+from kvcalc.cache.span import State
 from kvcalc.engines.vllm_rules import Rules
 from kvcalc.sizing.need import CacheSize
 

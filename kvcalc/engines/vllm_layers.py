@@ -10,9 +10,10 @@ from typing import Any
 
 import msgspec
 
-from kvcalc.cache.component import Attended, Component, State
+from kvcalc.cache.component import Attended, Component
 from kvcalc.cache.formats import find_format
 from kvcalc.cache.sharding import WHOLE, Sharding
+from kvcalc.cache.span import State
 from kvcalc.engines.vllm_compressed import compressed_of, index_key_bytes
 from kvcalc.engines.vllm_drafts import DraftTokens
 from kvcalc.engines.vllm_known import Asked, check_release
@@ -129,7 +130,7 @@ class _Builder:
         """What a format of fewer bytes than the model's buys where a block has to hold a state."""
         form, own = self.size.packer.entry_format(self.attention[0]), find_format(self.size.packer.dtype)
         parts = self.attention[0].parts(self.ranks)
-        if form.entry_bytes(parts, "kv") >= own.entry_bytes(parts, "kv"):
+        if form.entry_bytes(parts, form.name) >= own.entry_bytes(parts, own.name):
             return []
         return [f"{form.name} makes such a block longer and no smaller: a state is as large as before"]
 

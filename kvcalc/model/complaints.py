@@ -12,8 +12,9 @@ from kvcalc.cache.component import HINT_MARK
 from kvcalc.cache.kinds import KINDS
 from kvcalc.cache.recurrent import StateEntry
 from kvcalc.errors import SpecError, nearest, shorten
+from kvcalc.model.feed_forward import MLP_KINDS
 from kvcalc.model.located import LocatedDict, LocatedList, at, line_of
-from kvcalc.model.spec import MLP_KINDS, Assumed, Document, LayerEntry
+from kvcalc.model.spec import Assumed, Document, LayerEntry
 
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 _FIELD = re.compile(r"field `([^`]*)`")

@@ -10,8 +10,9 @@ from typing import Any
 
 from kvcalc.cache.kinds import KINDS
 from kvcalc.errors import KvcalcError, SpecError, UnknownNameError, shorten
+from kvcalc.model.feed_forward import MLP_KINDS
 from kvcalc.model.located import LocatedDict, LocatedList, read_value
-from kvcalc.model.spec import MLP_KINDS, Document, LayerEntry
+from kvcalc.model.spec import Document, LayerEntry
 
 _EVERYWHERE = {"mixer": ("mixer", "mixers"), "mlp": ("mlp", "mlps")}
 

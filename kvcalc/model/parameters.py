@@ -7,7 +7,8 @@ import msgspec
 from kvcalc.cache.component import Component
 from kvcalc.cache.sharding import WHOLE, Sharding
 from kvcalc.errors import KvcalcError
-from kvcalc.model.spec import Layer, Mlp, ModelSpec
+from kvcalc.model.feed_forward import Mlp
+from kvcalc.model.spec import Layer, ModelSpec
 
 
 class ParameterCount(msgspec.Struct, frozen=True):

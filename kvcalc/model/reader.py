@@ -8,9 +8,10 @@ import msgspec
 
 from kvcalc.cache.formats import find_format
 from kvcalc.errors import KvcalcError, SpecError
+from kvcalc.model.feed_forward import AnyMlp, Dense, Moe
 from kvcalc.model.located import LocatedDict, at, line_of, located, read_documents
 from kvcalc.model.resolve import ResolveError, resolve
-from kvcalc.model.spec import AnyMlp, Dense, Document, LayerEntry, Mixer, ModelSpec, Moe
+from kvcalc.model.spec import Document, LayerEntry, Mixer, ModelSpec
 
 _MLPS: dict[str, type[Any]] = {"dense": Dense, "moe": Moe}
 

@@ -5,7 +5,8 @@ from typing import TypeVar
 
 from kvcalc.cache.component import Component
 from kvcalc.errors import UnknownNameError, nearest
-from kvcalc.model.spec import Document, Layer, LayerEntry, Mixer, Mlp, ModelSpec, Read
+from kvcalc.model.feed_forward import Mlp
+from kvcalc.model.spec import Document, Layer, LayerEntry, Mixer, ModelSpec, Read
 
 MOST_LAYERS = 10_000
 MOST_COMPONENTS = 64

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvcalc.errors import KvcalcError
-from kvcalc.model.spec import Moe
+from kvcalc.model.feed_forward import Moe
 from kvcalc.profiler.device import Device
 from kvcalc.profiler.library_build import in_short
 from kvcalc.sizing.need import CacheSize

@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from kvcalc.cache.component import Component, State
+from kvcalc.cache.component import Component
 from kvcalc.cache.sharding import WHOLE
+from kvcalc.cache.span import State
 from kvcalc.errors import KvcalcError
-from kvcalc.model.spec import Mlp
+from kvcalc.model.feed_forward import Mlp
 from kvcalc.reference.build import Build
 from kvcalc.reference.kinds import Reference, reference_of
 from kvcalc.reference.mixer import Mixer

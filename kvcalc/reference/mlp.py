@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from kvcalc.errors import KvcalcError
-from kvcalc.model.spec import Mlp
+from kvcalc.model.feed_forward import Mlp
 from kvcalc.reference.build import Build
 
 if TYPE_CHECKING:

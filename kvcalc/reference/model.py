@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from kvcalc.cache.component import Span
 from kvcalc.cache.sharding import WHOLE
+from kvcalc.cache.span import Span
 from kvcalc.errors import KvcalcError
 from kvcalc.model.spec import ModelSpec
 from kvcalc.reference.build import Build, Rank

@@ -4,9 +4,10 @@ from collections.abc import Iterable
 
 import msgspec
 
-from kvcalc.cache.component import MODEL_FORMAT, Component, State
+from kvcalc.cache.component import MODEL_FORMAT, Component
 from kvcalc.cache.formats import AUTO, EntryFormat, SplitFormat, find_format
 from kvcalc.cache.sharding import WHOLE, Sharding
+from kvcalc.cache.span import State
 from kvcalc.errors import KvcalcError, UnknownNameError, shorten
 
 DEFAULT_DTYPE = "bf16"

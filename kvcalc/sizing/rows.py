@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
-from kvcalc.cache.component import Component, at_most
+from kvcalc.cache.component import Component
 from kvcalc.cache.formats import EntryFormat
 from kvcalc.cache.sharding import WHOLE
+from kvcalc.cache.span import at_most
 from kvcalc.model.spec import Layer, Read
 from kvcalc.sizing.packing import Packer
 

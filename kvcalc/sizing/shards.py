@@ -56,7 +56,7 @@ def weights_per_rank(size: CacheSize, *, attention_dp: bool = False) -> RankWeig
     --enable-dp-attention, qwen2_moe.py; TensorRT-LLM enable_attention_dp has dp = tp). Weights that were read from
     files are divided as the parameters are.
     """
-    spread = _spread(size.sharding, attention_dp)
+    spread = spread_of(size.sharding, attention_dp)
     counts = [count_stage(size.spec, stage, spread) for stage in size.stages]
     known = [count for count in counts if count is not None]
     if len(known) < len(counts) or size.parameters.total is None:
@@ -69,7 +69,7 @@ def weights_per_rank(size: CacheSize, *, attention_dp: bool = False) -> RankWeig
     return RankWeights(stages, "assumed" if reasons else "exact", why)
 
 
-def _spread(sharding: Sharding, attention_dp: bool) -> Spread:
+def spread_of(sharding: Sharding, attention_dp: bool) -> Spread:
     """Where parts lie: routed experts whole over `ep`, each cut over the ranks that are left."""
     experts = Sharding(tp=max(1, sharding.tp // sharding.ep), ep=sharding.ep)
     attention = Sharding(tp=max(1, sharding.tp // sharding.dp)) if attention_dp else sharding

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import KEYS, component
 
-from kvcalc.cache.component import at_most
 from kvcalc.cache.kinds import KINDS, AnyComponent
 from kvcalc.cache.sharding import WHOLE, Sharding
+from kvcalc.cache.span import at_most
 
 tokens = st.integers(1, 5000)
 every_kind = st.sampled_from(sorted(KINDS)).flatmap(component)
@@ -38,6 +38,14 @@ def test_entries_stay_below_tokens_but_for_encoder_and_sinks(one, n):
 @given(every_kind, st.lists(tokens, min_size=1, max_size=20))
 def test_arrays_are_answered_like_integers(one, counts):
     assert list(one.entries(np.array(counts)) + np.zeros(len(counts), dtype=int)) == [one.entries(n) for n in counts]
+
+
+@given(every_kind, st.integers(1, 700), st.one_of(st.none(), st.integers(1, 200)))
+def test_pairs_of_a_prompt_are_counted_one_by_one(one, n, limit):
+    read = [at_most(one.entries(one.tokens_in_sight(i)), limit) for i in range(1, n + 1)] if one.keeps_entries else None
+    if read is not None:
+        assert one.pairs(n, limit) == sum(read)
+        assert list(one.pairs(np.array([n, 1]), limit)) == [sum(read), read[0]]
 
 
 @given(every_kind, st.integers(1, 32))

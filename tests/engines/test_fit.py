@@ -96,6 +96,15 @@ def test_every_change_that_is_offered_fits_and_half_of_it_does_not():
     assert not evaluate(plan.asking(context_tokens=(changes["context"].becomes + 8192) // 2)).fits
 
 
+@pytest.mark.parametrize(("gpu", "offered"), [("l40s", set()), ("b200", {"nvfp4"})])
+def test_a_format_that_the_card_does_not_read_is_not_offered(kvcalc, gpu, offered):
+    """Kernels for a cache in FP4 need the units of Blackwell."""
+    asked = ("--engine", "vllm", "--kv-dtype", "fp8", "--ctx", "128K", "--batch", "8", "--gpu", gpu)
+    found = json.loads(kvcalc("fit", "qwen3-32b", *asked, "--format", "json").out)
+    assert not found["fits"]
+    assert {change["becomes"] for change in found["changes"] if change["flag"] == "--kv-dtype"} == offered
+
+
 def test_what_fits_needs_no_change():
     assert answer(plan_of("llama-3.1-8b", "vllm", pool=40 * GIB)).changes == ()
 
@@ -168,6 +177,7 @@ def test_json_has_need_pool_and_capacity_apart(kvcalc):
         (("--gpu-memory", "80GiB", "--engine", "vllm", "--block-size", "0"), "at least 1"),
         (("--gpu-memory", "80GiB", "--engine", "llama.cpp", "-ctk", "q9_0"), "q9_0"),
         (("--gpu", "h1000"), "unknown GPU"),
+        (("--gpu", "h100-sxm", "--engine", "sglang", "--strict"), "--strict: activations of a rank: assumed"),
     ],
 )
 def test_wrong_questions_are_errors_with_a_hint(kvcalc, arguments, said):
@@ -251,3 +261,20 @@ def test_wrong_commands_are_errors(kvcalc, arguments, said):
     answer = kvcalc("fit", *arguments)
     assert answer.code == 2
     assert said in answer.err
+
+
+def test_overheads_of_a_log_give_its_pool(kvcalc, tmp_path, spec_file):
+    """A public log of opt-125m on a 24 GB card: 23.98 GiB x 0.90 - 0.24 - 0.53 - 0.49 are the 20.33 GiB that it prints."""
+    model = spec_file("name: opt\nlayers: [{repeat: 12, mixer: {kind: kv, q_heads: 12, kv_heads: 12, head_dim: 64}}]\n")
+    terms = {"weights": 0.24, "activations": 0.49, "CUDA graphs": 0, "non-torch": 0.53}
+    saved = tmp_path / "overheads.yaml"
+    listed = "".join(f"  {name}: {int(gib * GIB)}\n" for name, gib in terms.items())
+    saved.write_text(
+        "schema: kvcalc.overheads/1\nengine: vllm\nversion: 0.7.3\nmodel: opt\ngpu: a card\ndate: 2025-02-01\n"
+        f"terms:\n{listed}"
+    )
+    asked = ("--engine", "vllm@0.7.3", "--ctx", "2048", "--dtype", "fp16", "--gpu-memory", "23.98GiB")
+    found = json.loads(kvcalc("fit", str(model), *asked, "--overheads", str(saved), "--format", "json").out)
+    assert abs(found["pool_bytes"] / GIB - 20.33) < 0.015
+    assert abs(found["capacity"]["blocks"] - 37011) < 30
+    assert [term["basis"] for term in found["terms"]] == ["measured"] * 4

@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 
 from quick import KV, MACHINE, MODELS, QuickCpu, model_of, point_of, prompt, request, spec, with_keys  # noqa: E402
 
-from kvcalc.model.spec import Moe  # noqa: E402
+from kvcalc.model.feed_forward import Moe  # noqa: E402
 from kvcalc.profiler.ops import attention_calls, decode_ops  # noqa: E402
 from kvcalc.reference.session import Session  # noqa: E402
 from kvcalc.reference.work import pass_flops  # noqa: E402

@@ -11,7 +11,7 @@ from quick import HIDDEN, KV, MACHINE, QuickCpu, model_of, point_of, prompt, req
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
-from kvcalc.model.spec import Dense, Moe  # noqa: E402
+from kvcalc.model.feed_forward import Dense, Moe  # noqa: E402
 from kvcalc.profiler import point as module  # noqa: E402
 from kvcalc.profiler.timed import decode_steps, timed_prefills, timed_steps  # noqa: E402
 from kvcalc.reference.session import Session  # noqa: E402

@@ -1,0 +1,1 @@
+"""How fast: seconds of prefill and decode from a model, a GPU and a workload."""

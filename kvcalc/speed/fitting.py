@@ -1,0 +1,55 @@
+"""Whether the sequences fit the cards, by the rules of the engine where it has any here."""
+
+from kvcalc.engines.engine import find_engine
+from kvcalc.engines.plain import Plain
+from kvcalc.engines.plan import Budget, Outcome, Plan, evaluate
+from kvcalc.errors import KvcalcError
+from kvcalc.sizing.need import Workload
+from kvcalc.speed.kernels import Setting
+from kvcalc.speed.room import most_sequences
+from kvcalc.speed.setting import Use
+from kvcalc.speed.weights import is_recipe
+from kvcalc.units import memory
+
+
+def sequences_that_fit(
+    setting: Setting, use: Use, workload: Workload, engine: str | None, shared: int
+) -> tuple[int, str]:
+    """Whole sequences of the workload's context that run at once, and where that comes from in words.
+
+    `shared` tokens of each are kept once. What no engine's rules reach (a recipe of llama.cpp, a card of
+    whose memory only the label is known) is counted by `room.most_sequences`.
+    """
+    gpu = setting.machine.gpu
+    has_rules = gpu.driver_memory_bytes is not None and (engine is None or _has_rules(engine))
+    if is_recipe(use.weights) or shared or not has_rules:
+        return int(most_sequences(setting, workload.context_tokens, shared)), "beside the weights"
+    plan = Plan(
+        spec=setting.model.size.spec,
+        workload=workload,
+        sharding=use.sharding,
+        engine=Plain() if engine is None else find_engine(engine, _flags(engine, use)),
+        budget=Budget.of(gpu=gpu.name, gpu_memory=None, kv_cache_memory=None),
+    )
+    outcome = evaluate(plan)
+    return outcome.sequences, _reason(outcome)
+
+
+def _reason(outcome: Outcome) -> str:
+    beside = ", ".join(f"{term.name} {memory(term.expected_bytes)}" for term in outcome.terms if term.expected_bytes)
+    return f"a pool of {memory(max(0, outcome.pool.expected))} a rank beside {beside or 'nothing'}"
+
+
+def _has_rules(engine: str) -> bool:
+    try:
+        find_engine(engine)
+    except KvcalcError:
+        return False
+    return True
+
+
+def _flags(engine: str, use: Use) -> dict[str, bool]:
+    """The flag of attention-DP, which moves weights."""
+    names = {"sglang": "enable_dp_attention", "tensorrt-llm": "enable_attention_dp"}
+    name = names.get(engine.partition("@")[0].strip().casefold())
+    return {name: True} if name and use.attention_dp else {}

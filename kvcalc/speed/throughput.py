@@ -1,0 +1,228 @@
+"""How fast a model answers: prefill, decode, and what users of a loaded server see."""
+
+from typing import NamedTuple
+
+import msgspec
+
+from kvcalc.errors import KvcalcError
+from kvcalc.model.spec import ModelSpec
+from kvcalc.speed.calibration import Scales
+from kvcalc.speed.crossover import cache_bound_context, compute_bound_batch
+from kvcalc.speed.fitting import sequences_that_fit
+from kvcalc.speed.kernels import Cost, Setting
+from kvcalc.speed.machine import load_constants
+from kvcalc.speed.setting import Use, decode_costs, machine_for, make_setting, prefill_costs, workload_of
+from kvcalc.speed.timing import Timing, scaled, timing
+
+INTERFERENCE = "prefill interference"
+
+
+class Load(msgspec.Struct, frozen=True):
+    """What is asked of a server: prompts of `isl` tokens, answers of `osl`, `batch` sequences at once.
+
+    The first `shared_prefix` tokens of every prompt are in the cache already. A step checks `draft_tokens` drafted
+    ones, each right with the chance `acceptance`. `rate` is requests a second over all ranks.
+    """
+
+    isl: int = 1024
+    osl: int = 128
+    batch: int = 1
+    shared_prefix: int = 0
+    draft_tokens: int = 0
+    acceptance: float = 0.0
+    rate: float | None = None
+
+    def __post_init__(self) -> None:
+        for flag, value, least in (("--isl", self.isl, 1), ("--osl", self.osl, 1), ("--batch", self.batch, 1)):
+            if value < least:
+                raise KvcalcError(f"{flag} {value}: at least {least} is needed", "check the request")
+        if not 0 <= self.shared_prefix < self.isl:
+            message = f"--shared-prefix {self.shared_prefix}: a prompt of {self.isl} tokens has at least one of its own"
+            raise KvcalcError(message, f"from 0 to {self.isl - 1} is possible")
+        if self.draft_tokens < 0 or not 0 <= self.acceptance <= 1:
+            raise KvcalcError(
+                f"--draft-tokens {self.draft_tokens} --acceptance {self.acceptance}: a count and a share from 0 to 1",
+                "write --draft-tokens 3 --acceptance 0.7",
+            )
+        if self.rate is not None and not 0 < self.rate < float("inf"):
+            raise KvcalcError(f"--rate {self.rate}: requests a second are a positive number", "write --rate 2/s")
+
+    @property
+    def context(self) -> int:
+        """Tokens of a sequence at its end."""
+        return self.isl + self.osl
+
+    @property
+    def tokens_a_step(self) -> float:
+        """Tokens that a step yields a sequence, on average: the drafted ones up to the first wrong one, and one more.
+
+        Leviathan et al., arXiv 2211.17192, equation 1.
+        """
+        return float(sum(self.acceptance**place for place in range(self.draft_tokens + 1)))
+
+
+class Served(NamedTuple):
+    """What a user of a server with `batch` requests at work sees. `running` of them are in the batch at once.
+
+    `ttft` waits in no queue; `queued_ttft_seconds` does, at the rate asked, and is None where the queue only grows.
+    """
+
+    tpot: Timing
+    ttft: Timing
+    running: int
+    utilisation: float | None
+    queued_ttft_seconds: float | None
+
+
+class Throughput(msgspec.Struct, frozen=True):
+    """An answer, with all that it was asked for."""
+
+    spec: ModelSpec
+    setting: Setting
+    use: Use
+    load: Load
+    scales: Scales
+    prefill: Timing
+    decode: Timing
+    served: Served | None
+    compute_bound_batch: int | None
+    cache_bound_context: int | None
+    bands: dict[str, float]
+    notes: tuple[str, ...]
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of all sequences, in decode alone."""
+        return self.load.batch * self.tokens_per_second_per_sequence
+
+    @property
+    def tokens_per_second_per_sequence(self) -> float:
+        """Of one sequence, in decode alone."""
+        return self.load.tokens_a_step / self.decode.seconds
+
+    @property
+    def context_seconds(self) -> float:
+        """A whole request at batch 1 of the prompt: prefill, then decode at the end of the context."""
+        return self.prefill.seconds + self.load.osl / self.load.tokens_a_step * self.decode.seconds
+
+
+def estimate(
+    spec: ModelSpec,
+    gpu: str,
+    load: Load,
+    use: Use | None = None,
+    *,
+    engine: str | None = None,
+    served: bool = False,
+    scales: Scales | None = None,
+    force: bool = False,
+) -> Throughput:
+    """How fast `spec` runs on `gpu` under `load`.
+
+    KvcalcError where something is not known, where the context passes the model's limit, or where the sequences do
+    not fit the cards unless `force` is set (a served batch waits instead).
+    """
+    use = use or Use()
+    if load.draft_tokens and spec.draft_layers and not use.draft_layers:
+        use = msgspec.structs.replace(use, draft_layers=len(spec.draft_layers))
+    if spec.max_context is not None and load.context > spec.max_context:
+        message = f"--isl {load.isl:,} and --osl {load.osl:,} pass the {spec.max_context:,} tokens of {spec.name}"
+        raise KvcalcError(message, "lower one of them")
+    setting = make_setting(spec, machine_for(gpu, engine, use), use)
+    fitting = None if force else _room(setting, load, use, engine, served)
+    return _Estimator(setting, load, scales or Scales()).answer(use, served, fitting)
+
+
+def _room(setting: Setting, load: Load, use: Use, engine: str | None, served: bool) -> int:
+    """Sequences that fit; KvcalcError where the batch does not, unless it may wait."""
+    workload = workload_of(use, load.context, load.batch)
+    most, reason = sequences_that_fit(setting, use, workload, engine, load.shared_prefix)
+    if most < 1 or (most < load.batch and not served):
+        asked = f"{load.batch} sequences of {load.context:,} tokens"
+        raise KvcalcError(
+            f"{asked} do not fit {setting.machine.gpu.name}, {most} do: {reason}",
+            f"--batch {most}, more --tp, a smaller --kv-dtype, or --force" if most else "more --tp, or --force",
+        )
+    return most
+
+
+class _Estimator:
+    """The parts of one answer."""
+
+    def __init__(self, setting: Setting, load: Load, scales: Scales) -> None:
+        self.setting, self.load, self.scales = setting, load, scales
+        kind = "moe" if setting.model.has_experts else "dense"
+        bands = {what: load_constants().bands[f"{what}, {kind}"] for what in ("prefill", "decode", "served", "ttft")}
+        is_calibrated = bool(scales.factors)
+        self.bands = {what: band.calibrated_share if is_calibrated else band.share for what, band in bands.items()}
+
+    def answer(self, use: Use, served: bool, fitting: int | None) -> Throughput:
+        load, setting = self.load, self.setting
+        decode = self._decode(load.batch, load.context)
+        return Throughput(
+            spec=setting.model.size.spec,
+            setting=setting,
+            use=use,
+            load=load,
+            scales=self.scales,
+            prefill=timing(self._prefill(), self.bands["prefill"]),
+            decode=timing(decode, self.bands["decode"]),
+            served=self._served(fitting) if served else None,
+            compute_bound_batch=compute_bound_batch(setting, load.context),
+            cache_bound_context=cache_bound_context(setting, load.batch),
+            bands=self.bands,
+            notes=tuple(self._notes(fitting, served)),
+        )
+
+    def _decode(self, batch: int, context: int) -> list[Cost]:
+        return self.scales.applied(decode_costs(self.setting, batch, context, self.load.draft_tokens))
+
+    def _prefill(self) -> list[Cost]:
+        load = self.load
+        return self.scales.applied(prefill_costs(self.setting, load.isl - load.shared_prefix, load.shared_prefix))
+
+    def _served(self, fitting: int | None) -> Served:
+        """TPOT is a step of the running batch at the middle of the answers, and the prompts taken in meanwhile."""
+        load, ranks = self.load, self.setting.model.sharding.dp
+        running = load.batch if fitting is None else min(load.batch, fitting)
+        step = scaled_steps(self._decode(running, load.isl + load.osl // 2), 1 / load.tokens_a_step)
+        prompt = self._prefill()
+        share = self.setting.machine.free["prefill_share"] * self.scales.of("interference")
+        waited = share * max(0.0, running / ranks - 1) / load.osl
+        tpot = timing([*step, *scaled(prompt, waited, INTERFERENCE)], self.bands["served"])
+        ttft = timing(
+            [*prompt, *scaled(self._decode(running, load.context), 1.0, "a step under way")], self.bands["ttft"]
+        )
+        busy = None if load.rate is None else load.rate * tpot.seconds * load.osl / running
+        queued = None if busy is None else _queued(ttft.seconds, busy, tpot.seconds * load.osl / running)
+        return Served(tpot, ttft, running, busy, queued)
+
+    def _notes(self, fitting: int | None, served: bool) -> list[str]:
+        setting, load = self.setting, self.load
+        notes = [*setting.machine.notes, *setting.numbers.notes]
+        if served and fitting is not None and fitting < load.batch:
+            notes.append(f"{fitting} of {load.batch} requests fit the cache at once: the others wait")
+        if served:
+            notes.append(TTFT_NOTE)
+        if load.draft_tokens and setting.model.drafts is None:
+            notes.append(f"{setting.model.size.spec.name} has no draft layers: drafting itself is taken as free")
+        if load.shared_prefix:
+            notes.append("a shared prefix saves its prefill and is stored once; a step reads it for every sequence")
+        return notes
+
+
+TTFT_NOTE = (
+    "TTFT under load is uncertain: half of 1,657 published ones are past four times a prompt and a step, because who "
+    "asks when decides how long a queue is"
+)
+
+
+def scaled_steps(costs: list[Cost], factor: float) -> list[Cost]:
+    """The costs of a step, and their floors, for one token of it."""
+    names = ("start", "moving", "working", "floor_moving", "floor_working")
+    return [cost._replace(**{name: getattr(cost, name) * factor for name in names}) for cost in costs]
+
+
+def _queued(ttft: float, busy: float, service: float) -> float | None:
+    """TTFT behind a queue with one server that takes `service` seconds a request (M/D/1, Pollaczek and Khinchine)."""
+    return None if busy >= 1 else ttft + busy * service / (2 * (1 - busy))
