@@ -5,14 +5,14 @@ Read in build b11549, file and function beside each rule, and held against that 
 `size = ... MiB` lines, all devices together. Whether llama.cpp can load a model is not asked here.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar
 
 from kvcalc.cache.component import MODEL_FORMAT, Component
 from kvcalc.cache.formats import Format, find_format
 from kvcalc.cache.layout import Part
 from kvcalc.cache.sharding import WHOLE
-from kvcalc.engines.engine import Allocation, AllocationPart, Capacity, Card, Engine
+from kvcalc.engines.engine import COUNT, NOT_NEGATIVE, Allocation, AllocationPart, Capacity, Card, Engine, Range
 from kvcalc.engines.held import held_capacity
 from kvcalc.engines.llama_cpp_devices import Devices
 from kvcalc.engines.llama_cpp_types import DEFAULT_TYPE, NAME, NEED, Types, is_from_gguf, row_of, sliding_window
@@ -55,6 +55,13 @@ class LlamaCpp(Engine, frozen=True, kw_only=True):
 
     name: ClassVar[str] = NAME
     versions: ClassVar[tuple[str, ...]] = ("b11549",)
+    ranges: ClassVar[Mapping[str, Range]] = {
+        "ctx_size": COUNT,
+        "batch_size": COUNT,
+        "ubatch_size": COUNT,
+        "spec_draft_n_max": NOT_NEGATIVE,
+        "n_gpu_layers": NOT_NEGATIVE,
+    }
     spreads_layers: ClassVar[bool] = True
     model_suffix: ClassVar[str] = ".gguf"
     kv_formats: ClassVar[tuple[str, ...]] = ("q8_0", "q5_1", "q4_0")
@@ -73,11 +80,27 @@ class LlamaCpp(Engine, frozen=True, kw_only=True):
 
     def capacity(self, size: CacheSize, pool_bytes: int) -> Capacity:
         """What fits into that memory: a context takes all of its cells when it is made, and no pool beside."""
-        return held_capacity(self.allocate, size, pool_bytes, MOST_SLOTS)
+        slots = max(1, min(MOST_SLOTS, MOST_CELLS // size.workload.context_tokens))
+        return held_capacity(self.allocate, size, pool_bytes, slots)
 
     def pool_bytes(self, card: Card, size: CacheSize) -> int:
-        """All that is left, in bytes: it sets nothing aside."""
+        """All that is left, in bytes: it sets nothing aside. KvcalcError where cards do not share it alike."""
+        self._check_spread(size)
         return card.left_bytes
+
+    @property
+    def named_cards(self) -> int | None:
+        """Those that -ts has shares of."""
+        return len(self.tensor_split) or None
+
+    def _check_spread(self, size: CacheSize) -> None:
+        """Cards count as one memory here: true where every layer lies on them, in equal shares."""
+        hint = "leave it out; kvcalc size --engine llama.cpp shows what each device holds of the cache"
+        if self.n_gpu_layers is not None and self.n_gpu_layers <= len(size.layers):
+            raise KvcalcError(f"-ngl {self.n_gpu_layers} leaves layers on the host: fit counts all on the cards", hint)
+        if len(set(self.tensor_split)) > 1:
+            shares = ",".join(f"{share:g}" for share in self.tensor_split)
+            raise KvcalcError(f"-ts {shares}: fit counts cards that take equal shares", hint)
 
 
 def _check(size: CacheSize, flags: LlamaCpp) -> None:

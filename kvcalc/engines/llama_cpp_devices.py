@@ -7,6 +7,7 @@ cache on the device of its layer.
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from ctypes import c_float
+from math import inf
 
 from kvcalc.errors import KvcalcError
 from kvcalc.units import memory
@@ -17,7 +18,8 @@ class Devices:
 
     def __init__(self, shares: Sequence[float], gpu_layers: int | None, layers: int) -> None:
         """`layers` are those of the whole model, draft layers with them; the output layer counts as one more."""
-        if any(share < 0 for share in shares) or (shares and not sum(shares)):
+        # Too small or too large for single precision is nothing of anything.
+        if any(share < 0 for share in shares) or (shares and not 0 < sum(map(_single, shares)) < inf):
             raise KvcalcError(f"-ts {','.join(f'{share:g}' for share in shares)}: no shares of anything", "use -ts 1,1")
         self.count = len(shares) or (0 if gpu_layers is None else 1)
         self.ends = _ends(shares or [1.0])
