@@ -47,6 +47,7 @@ _VERBS = {
     "fit": ("kvcalc.cli.fit", "fit"),
     "compare": ("kvcalc.cli.compare", "compare"),
     "throughput": ("kvcalc.cli.throughput", "throughput"),
+    "calibrate": ("kvcalc.cli.calibrate", "calibrate"),
     "profile": ("kvcalc.cli.profile", "profile"),
     "report": ("kvcalc.cli.report", "report"),
     "reconcile": ("kvcalc.cli.reconcile", "reconcile"),

@@ -153,8 +153,7 @@ class _Estimator:
         self.setting, self.load, self.scales = setting, load, scales
         kind = "moe" if setting.model.has_experts else "dense"
         bands = {what: load_constants().bands[f"{what}, {kind}"] for what in ("prefill", "decode", "served", "ttft")}
-        is_calibrated = bool(scales.factors)
-        self.bands = {what: band.calibrated_share if is_calibrated else band.share for what, band in bands.items()}
+        self.bands = {what: scales.bands.get(f"{what}, {kind}", band.share) for what, band in bands.items()}
 
     def answer(self, use: Use, served: bool, fitting: int | None) -> Throughput:
         load, setting = self.load, self.setting

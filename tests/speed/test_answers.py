@@ -192,7 +192,7 @@ def test_crossovers_are_where_one_passes_the_other():
 
 def test_factors_change_what_they_name_and_narrow_the_band():
     plain = answer()
-    scaled = answer(scales=Scales({"bandwidth": 1.1, "host": 2.0}))
+    scaled = answer(scales=Scales({"bandwidth": 1.1, "host": 2.0}, {"served, dense": 0.1}))
     times = [{term.name: term.seconds for term in found.decode.terms} for found in (plain, scaled)]
     assert times[1]["host"] == pytest.approx(2 * times[0]["host"])
     assert times[0]["feed-forward"] < times[1]["feed-forward"] < 1.1 * times[0]["feed-forward"]
