@@ -61,3 +61,13 @@ def _ends(shares: Sequence[float]) -> list[float]:
 
 def _single(number: float) -> float:
     return c_float(number).value
+
+
+def check_spread(shares: Sequence[float], gpu_layers: int | None, layers: int) -> None:
+    """Refuse what cards that count as one memory do not hold: layers on the host, or in other than equal shares."""
+    hint = "leave it out; kvcalc size --engine llama.cpp shows what each device holds of the cache"
+    if gpu_layers is not None and gpu_layers <= layers:
+        raise KvcalcError(f"-ngl {gpu_layers} leaves layers on the host: fit counts all on the cards", hint)
+    if len(set(shares)) > 1:
+        listed = ",".join(f"{share:g}" for share in shares)
+        raise KvcalcError(f"-ts {listed}: fit counts cards that take equal shares", hint)
