@@ -160,6 +160,15 @@ def exact_bytes(count: float | Fraction) -> str:
     return exact if memory_unit(count) == 1 else f"{exact} ({memory(count)})"
 
 
+def counted(count: int, what: str) -> str:
+    """Print a count of things.
+
+    >>> counted(1, "token"), counted(8192, "token")
+    ('1 token', '8,192 tokens')
+    """
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def plain_number(value: Fraction) -> int | float:
     """The number as machine formats carry it: an integer where it is one."""
     return int(value) if value.denominator == 1 else float(value)

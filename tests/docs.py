@@ -1,7 +1,7 @@
 """The documentation's examples, run: `python tests/docs.py` rewrites what they print.
 
 In README.md and docs/*.md a ```console block holds commands (`$ kvcalc ...`) and what they print, a ```yaml or ```text
-block whose first line is `# file: NAME` is a file that later commands find, as a ```json block behind `<!-- file: NAME -->` is, and the lines between `<!-- kvcalc ... -->` and
+block whose first line is `# file: NAME` is a file that later commands find, as a ```json or ```csv block behind `<!-- file: NAME -->` is, and the lines between `<!-- kvcalc ... -->` and
 `<!-- end -->` are printed by that command; `<!-- table: formats -->` and `<!-- table: kinds -->` are made from the code, as
 are the JSON Schemas.
 """
@@ -47,7 +47,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 _CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"^```(?:yaml|text)\n# file: (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_JSON = re.compile(r"^<!-- file: (\S+) -->\n```json\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_JSON = re.compile(r"^<!-- file: (\S+) -->\n```(?:json|csv)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _TABLE = re.compile(r"^<!-- table: (\w+) -->\n.*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
 _PRINTED = re.compile(r"^<!-- kvcalc (.*?) -->\n.*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
 

@@ -68,7 +68,9 @@ def test_every_format_kind_and_key_is_documented():
     assert [key for key in sorted(keys) if not re.search(rf"`{key}`|`{key}:|^{key}:", spec, re.MULTILINE)] == []
 
 
-@pytest.mark.parametrize("verb", ["size", "explain", "fit", "compare", "profile", "report", "reconcile", "sweep"])
+@pytest.mark.parametrize(
+    "verb", ["size", "explain", "fit", "compare", "profile", "report", "reconcile", "sweep", "calibrate"]
+)
 def test_every_flag_of_a_verb_stands_on_its_page(verb, monkeypatch):
     monkeypatch.setenv("TERMINAL_WIDTH", "200")  # a long flag would be folded
     shown = set(re.findall(r"(--[a-z][a-z-]+)", docs.run(f"{verb} --help"))) - {"--help"}
@@ -90,6 +92,7 @@ def test_every_verb_is_in_the_readme():
         "gpus",
         "throughput",
         "sweep",
+        "calibrate",
     }
     assert all(f"kvcalc {verb}" in PAGES["README.md"].read_text() for verb in listed)
 

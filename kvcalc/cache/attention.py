@@ -164,6 +164,13 @@ class Latent(Attended, frozen=True, kw_only=True, tag="latent"):
         return (latent, Part("rope", 1, self.rope_dim)) if self.rope_dim else (latent,)
 
     @property
+    def in_heads(self) -> Kv | None:
+        if not (self.q_heads and self.nope_head_dim and self.v_head_dim):
+            return None
+        width = self.nope_head_dim + self.rope_dim
+        return Kv(id=self.id, kv_heads=self.q_heads, head_dim=width, v_head_dim=self.v_head_dim)
+
+    @property
     def geometry(self) -> str:
         return f"{self.latent_dim} + {self.rope_dim} latent" if self.rope_dim else f"{self.latent_dim} latent"
 

@@ -147,6 +147,11 @@ class Component(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", for
         """The most entries that it reads of `source`, None for all of them."""
         return None
 
+    @property
+    def in_heads(self) -> "Component | None":
+        """What an engine without latents keeps in its place: K and V of every head; None where the spec lacks them."""
+        return self
+
     def with_encoder(self, tokens: int) -> Self:
         """The same component for an encoder input of `tokens` tokens."""
         return self

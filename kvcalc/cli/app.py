@@ -48,6 +48,7 @@ _VERBS = {
     "compare": ("kvcalc.cli.compare", "compare"),
     "throughput": ("kvcalc.cli.throughput", "throughput"),
     "sweep": ("kvcalc.cli.sweep", "sweep"),
+    "calibrate": ("kvcalc.cli.calibrate", "calibrate"),
     "profile": ("kvcalc.cli.profile", "profile"),
     "report": ("kvcalc.cli.report", "report"),
     "reconcile": ("kvcalc.cli.reconcile", "reconcile"),

@@ -38,7 +38,8 @@ class CardOptions(msgspec.Struct, frozen=True):
         ),
     ] = None
     overheads: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What kvcalc reconcile read from a log and saved.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Figures of your own run, as kvcalc reconcile saves them."),
     ] = None
     loras: Annotated[int, typer.Option(metavar="N", help="LoRA adapters loaded at once.")] = 0
     lora_rank: Annotated[int, typer.Option(metavar="R", help="Their rank.")] = 16
@@ -74,12 +75,14 @@ def fit(
     from kvcalc.engines.fit_report import fit_report
     from kvcalc.engines.plan import Plan
 
+    if command.emit is not None and output.format is not None:
+        raise KvcalcError("--emit prints a command, and --format asks for an answer", "use one of them")
     engine = _with_emitted(engine, command.emit)
     started = _started(model, request, kv, engine, command, sharding)
     budget = _budget(card, started.pool_bytes)
     size = started.asked.size
     plan = Plan(spec=size.spec, workload=size.workload, sharding=size.sharding, engine=started.engine, budget=budget)
-    plan = _on(plan, card.gpus or (started.gpus if plan.engine.spreads_layers else None))
+    plan = _on(plan, card.gpus or (started.gpus if plan.engine.spreads_layers else None) or plan.engine.named_cards)
     found = answer(plan)
     if request.strict:
         _refuse_assumed(found.outcome)
@@ -155,6 +158,9 @@ def _loadable(model: str, suffix: str) -> str:
 
 def _on(plan: "Plan", gpus: int | None) -> "Plan":
     """The plan on `--gpus` cards: tensor parallel where nothing else spreads it."""
+    named = plan.engine.named_cards
+    if named is not None and gpus != named:
+        raise KvcalcError(f"{gpus} cards, and -ts has shares of {named}", "say as many with --gpus, or leave -ts out")
     if gpus is None or gpus == plan.gpus:
         return plan
     if plan.engine.spreads_layers:

@@ -37,6 +37,9 @@ class LlamaCppOptions(msgspec.Struct, frozen=True):
     ] = None
     kv_unified: Annotated[bool, typer.Option("--kv-unified", "-kvu", help="All slots share one stream.")] = False
     swa_full: Annotated[bool, typer.Option("--swa-full", help="Windows keep everything.")] = False
+    mla: Annotated[
+        bool, typer.Option("--mla/--no-mla", help="Latents; a GGUF from before April 2025 has K and V of every head.")
+    ] = True
     tensor_split: Annotated[
         str | None, typer.Option("--tensor-split", "-ts", metavar="N,N,...", help="Shares of the devices: 3,1.")
     ] = None
@@ -95,6 +98,7 @@ def flags_of(options: LlamaCppOptions, total: int | None) -> dict[str, Any]:
         "flash_attn": _SWITCH[switch],
         "kv_unified": options.kv_unified,
         "swa_full": options.swa_full,
+        "mla": options.mla,
         "tensor_split": () if options.tensor_split is None else parse_shares(options.tensor_split, "-ts"),
         **{name: count_or(text, f"--{name.replace('_', '-')}", 1) for name, text in counts.items() if text is not None},
     }

@@ -1,5 +1,6 @@
 """kvcalc reconcile: an engine's start-up log, explained figure by figure."""
 
+from collections.abc import Container
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -48,6 +49,7 @@ Save = Annotated[
 
 @verb
 def reconcile(
+    context: typer.Context,
     log: LogFile,
     model: LogModel = None,
     *,
@@ -65,7 +67,7 @@ def reconcile(
     from kvcalc.engines.reconcile.overheads import saved_overheads
     from kvcalc.engines.reconcile.report import reconcile_report
 
-    asked = _asked(model, request, kv, engine, sharding)
+    asked = _asked(model, request, kv, engine, sharding, _given(context))
     answer = held_against(open_log(log), asked, lambda name: load_asked(name, request))
     if save is not None:
         write_overheads(save, saved_overheads(answer.findings, answer.question, answer.version), force=output.force)
@@ -77,7 +79,12 @@ def reconcile(
 
 
 def _asked(
-    model: str | None, request: RequestOptions, kv: KvDtypeOption, engine: EngineOptions, sharding: ShardingOptions
+    model: str | None,
+    request: RequestOptions,
+    kv: KvDtypeOption,
+    engine: EngineOptions,
+    sharding: ShardingOptions,
+    given: Container[str],
 ) -> "Asked":
     """What the flags say beside the log: only those that were given."""
     from kvcalc.engines.reconcile.subject import Asked
@@ -87,20 +94,26 @@ def _asked(
     workload: dict[str, Any] = {
         "context_tokens": None if ctx is None or ctx == total else tokens_or(ctx, ctx_flag, 1),
         "batch": None if batch is None else count_or(batch, batch_name, 1),
-        "kv_dtype": None if kv.kv_dtype == "auto" else kv.kv_dtype,
+        "kv_dtype": kv.kv_dtype if "kv_dtype" in given else None,
         "dtype": request.dtype,
         "state_dtype": request.state_dtype,
-        "draft_layers": request.draft_layers or None,
+        "draft_layers": request.draft_layers if "draft_layers" in given else None,
     }
     return Asked(
         model=model,
         engine=engine.engine,
         flags=partial(_own_flags, engine),
         workload={key: value for key, value in workload.items() if value is not None},
-        ranks={key: size for key, size in msgspec.structs.asdict(sharding).items() if size != 1},
+        ranks={key: size for key, size in msgspec.structs.asdict(sharding).items() if key in given},
         total_tokens=None if total is None else tokens_or(total, "-c", 1),
         kv_cache_memory=engine.kv_cache_memory,
     )
+
+
+def _given(context: typer.Context) -> set[str]:
+    """Names of the flags that stand on the command line, be it with their default."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
 
 
 def _own_flags(options: EngineOptions, engine: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """A command that starts an engine, as what `kvcalc fit` was asked; flags that were typed go before it."""
 
+import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -9,6 +10,7 @@ from kvcalc.cli.engine_options import EngineOptions
 from kvcalc.cli.options import KvDtypeOption, RequestOptions, ShardingOptions, given_in
 from kvcalc.cli.request import Asked, ask_about, load_asked
 from kvcalc.errors import KvcalcError
+from kvcalc.model.spec import ModelSpec
 from kvcalc.sizing.need import default_context
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ def ask_started(
     pool = engine.kv_cache_memory or (
         parse_memory(said["kv_cache_memory"], "--kv-cache-memory") if "kv_cache_memory" in said else None
     )
-    spec = load_asked(model or command.model, request)
+    spec = load_asked(model, request) if model else _named(command, request)
     asked = ask_about(
         spec,
         _laid_over(request, said | _whole(said, ("draft_layers",))),
@@ -60,6 +62,16 @@ def ask_started(
     engine.refuse_others([name])
     found = find_engine(text, {**command.flags, **engine.given(name)})
     return Started(Asked(asked.size, (*asked.notes, *_notes(command))), found, pool, command.gpu_count)
+
+
+def _named(command: "EngineCommand", request: RequestOptions) -> ModelSpec:
+    """The model that the command names; where nothing answers to that, the hint says how to name it."""
+    try:
+        return load_asked(command.model, request)
+    except KvcalcError as error:
+        if os.path.exists(command.model):  # noqa: PTH110 - of any text, without an error
+            raise
+        raise KvcalcError(error.message, f"name it before --from: kvcalc fit MODEL --from ...; {error.hint}") from error
 
 
 def _laid_over(typed: Group, said: dict[str, Any]) -> Group:
@@ -78,7 +90,8 @@ def _engine(command: "EngineCommand", engine: EngineOptions) -> str:
     if engine.engine is None:
         return command.engine
     if engine.engine.partition("@")[0].strip().casefold() != command.engine_name:
-        raise KvcalcError(f"--engine {engine.engine}, and the command is {command.engine_name}'s", "leave --engine out")
+        message = f"{engine.engine} is asked for, and the command is {command.engine_name}'s"
+        raise KvcalcError(message, f"leave --engine out; --emit {command.engine_name} writes such a command")
     return engine.engine
 
 

@@ -14,7 +14,7 @@ from kvcalc.errors import KvcalcError
 if TYPE_CHECKING:
     from kvcalc.model.spec import ModelSpec
     from kvcalc.report import Report
-    from kvcalc.speed.calibration import Scales
+    from kvcalc.speed.calibrated import CalibrationFile
     from kvcalc.speed.setting import Use
     from kvcalc.speed.sweep.asked import Asked
     from kvcalc.speed.sweep.goals import Answers, Goals
@@ -117,6 +117,7 @@ def _asked(models: Sequence[str], grid: GridOptions, same: SameOptions, goals: G
     if not gpus:
         _refuse_speed(grid, same, goals)
     specs = tuple(load(name, same.set_ or (), assume=same.assume, download=same.download) for name in models)
+    calibrations = _calibrations(same, gpus)
     osl = tokens_or(grid.osl, "--osl", 128)
     contexts, batches, ranks = _axes(specs, grid, osl, bool(gpus), goals)
     return Asked(
@@ -125,10 +126,10 @@ def _asked(models: Sequence[str], grid: GridOptions, same: SameOptions, goals: G
         contexts=contexts,
         batches=batches,
         gpus=gpus,
-        engine=same.engine,
+        engine=next((one.engine_for(same.engine) for one in calibrations.values()), same.engine),
         osl=osl,
         served=goals.served,
-        scales=_scales(same, gpus),
+        scales={gpu: one.scales for gpu, one in calibrations.items()},
         rates=Rates(parse_prices(goals.price or (), gpus), parse_powers(goals.power or (), gpus)),
     )
 
@@ -206,7 +207,7 @@ def _listed(given: Sequence[str] | None) -> list[str]:
     return list(dict.fromkeys(part.strip() for item in given or () for part in item.split(",")))
 
 
-def _scales(same: SameOptions, gpus: Sequence[str]) -> "dict[str, Scales]":
+def _calibrations(same: SameOptions, gpus: Sequence[str]) -> "dict[str, CalibrationFile]":
     if same.calibration is None:
         return {}
     from kvcalc.speed.calibrated import read_calibration

@@ -50,7 +50,7 @@ class SameOptions(msgspec.Struct, frozen=True):
     PANEL: ClassVar = "The same everywhere"
     engine: Annotated[
         str | None,
-        typer.Option(metavar="ENGINE", help="vllm, sglang, tensorrt-llm, llama.cpp, transformers, gpt-fast."),
+        typer.Option(metavar="ENGINE", help="vllm, sglang, tensorrt-llm, llama.cpp, transformers, gpt-fast, torch."),
     ] = None
     pp: Annotated[
         int, typer.Option("--pp", "--pipeline-parallel-size", "-pp", metavar="N", help="Pipeline parallel.")

@@ -26,7 +26,7 @@ from kvcalc.cli.options import (
 from kvcalc.errors import KvcalcError
 
 if TYPE_CHECKING:
-    from kvcalc.speed.calibration import Scales
+    from kvcalc.speed.calibrated import CalibrationFile
     from kvcalc.speed.setting import Use
     from kvcalc.speed.throughput import Load
 
@@ -82,7 +82,7 @@ class MachineOptions(msgspec.Struct, frozen=True):
     ] = None
     engine: Annotated[
         str | None,
-        typer.Option(metavar="ENGINE", help="vllm, sglang, tensorrt-llm, llama.cpp, transformers, gpt-fast."),
+        typer.Option(metavar="ENGINE", help="vllm, sglang, tensorrt-llm, llama.cpp, transformers, gpt-fast, torch."),
     ] = None
     attention_dp: Annotated[
         bool, typer.Option("--attention-dp", help="--dp ranks of --tp keep attention whole and share the rest.")
@@ -110,18 +110,19 @@ def throughput(
 
     if machine.gpu is None:
         raise KvcalcError("no GPU is named", "--gpu h100-sxm; kvcalc gpus list shows them")
+    calibration = _calibration(machine, machine.gpu)
     spec = load_model(model, numbers.set_ or (), assume=numbers.assume, download=numbers.download)
     found = estimate(
         spec,
         machine.gpu,
         _load(load),
         _use(numbers, kv, machine, sharding),
-        engine=machine.engine,
+        engine=calibration.engine_for(machine.engine) if calibration else machine.engine,
         served=load.served,
-        scales=_scales(machine, machine.gpu),
+        scales=calibration.scales if calibration else None,
         force=output.force,
     )
-    report = throughput_report(found)
+    report = throughput_report(found, calibration)
     emit(report, output)
     return report.exit_code
 
@@ -172,7 +173,7 @@ def _use(numbers: NumberOptions, kv: KvDtypeOption, machine: MachineOptions, sha
     )
 
 
-def _scales(machine: MachineOptions, gpu: str) -> "Scales | None":
+def _calibration(machine: MachineOptions, gpu: str) -> "CalibrationFile | None":
     if machine.calibration is None:
         return None
     from kvcalc.speed.calibrated import read_calibration

@@ -91,7 +91,7 @@ def _table(cases: Sequence[Case]) -> Table:
         Column("need_bytes", "need a rank", "bytes"),
         Column("allocated_bytes", "takes a rank", "bytes"),
         Column("allocated_ratio", "vs first", "ratio"),
-        Column("tokens", "pool", "tokens"),
+        Column("tokens", "pool tokens", "tokens"),
         Column("max_concurrency", "concurrency", "ratio"),
         Column("sequences", "at once", "count"),
     )

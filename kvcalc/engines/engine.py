@@ -7,8 +7,9 @@ import msgspec
 
 from kvcalc.cache.sharding import Sharding
 from kvcalc.documents import EngineDocument, EnginePartDocument, PoolDocument
-from kvcalc.errors import KvcalcError, UnknownNameError
+from kvcalc.errors import KvcalcError, UnknownNameError, shorten
 from kvcalc.sizing.need import CacheSize
+from kvcalc.units import MOST_TOKENS
 
 
 class AllocationPart(msgspec.Struct, frozen=True):
@@ -123,6 +124,23 @@ class Allocation(msgspec.Struct, frozen=True):
         }
 
 
+class Range(msgspec.Struct, frozen=True):
+    """The values that a flag may have: from `least` to `most`, or above 0 where `least` is None; `text` says so."""
+
+    least: int | None
+    most: float
+    text: str
+
+    def has(self, value: float) -> bool:
+        """Whether it is one of them."""
+        return value <= self.most and (value > 0 if self.least is None else value >= self.least)
+
+
+COUNT = Range(1, MOST_TOKENS, "at least 1 is needed")
+NOT_NEGATIVE = Range(0, MOST_TOKENS, "0 or more is needed")
+SHARE = Range(None, 1, "a share above 0 and up to 1 is needed")
+
+
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """One engine: its fields are the flags of its own, with its names and defaults, beside the `version` followed."""
 
@@ -142,9 +160,17 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """Smaller formats of the cache that may be tried where one does not fit, the largest first."""
     weight_formats: ClassVar[tuple[str, ...]] = ("fp8", "nvfp4")
     """The same for the weights."""
+    ranges: ClassVar[Mapping[str, Range]] = {}
+    """What its own flags may be, by name; KvcalcError where one is something else, wherever it was read."""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "version", self.version or self.versions[0])
+        for name, allowed in self.ranges.items():
+            value = getattr(self, name)
+            if value is not None and not allowed.has(value):
+                flag = f"--{name.replace('_', '-')}"
+                few = f" and at most {allowed.most:,.0f}" if value > allowed.most and allowed.least is not None else ""
+                raise KvcalcError(f"{flag} {value:g}: {allowed.text}{few}", f"leave {flag} out for the default")
 
     @classmethod
     def flags(cls) -> tuple[str, ...]:
@@ -182,6 +208,11 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         return sharding.stage_ranks * sharding.pp * sharding.dp
 
     @property
+    def named_cards(self) -> int | None:
+        """Cards that its own flags tell apart, None where they name none."""
+        return None
+
+    @property
     def pool_rule(self) -> str:
         """How much of a card that is, in a few words; nothing where it takes all that is left."""
         return ""
@@ -204,12 +235,16 @@ def find_engine(text: str, flags: Mapping[str, Any] | None = None) -> Engine:
     KvcalcError for a version whose rules are not known.
     """
     engines = engine_classes()
-    name, _, version = text.strip().casefold().partition("@")
+    name, at, version = text.strip().casefold().partition("@")
+    if "," in text:
+        raise KvcalcError(
+            f"--engine {shorten(text)}: one is taken here", "kvcalc compare MODEL --engine A,B takes several"
+        )
     if name not in engines:
         raise UnknownNameError("engine", name, engines, f"--engine takes {', '.join(engines)}")
     engine = engines[name]
-    release = engine.release(version) if version else engine.versions[0]
+    release = engine.release(version.removeprefix("v")) if at else engine.versions[0]
     if release is None:
-        message = f"--engine {text}: rules are known for {name} {engine.known_versions()}"
+        message = f"--engine {shorten(text)}: rules are known for {name} {engine.known_versions()}"
         raise KvcalcError(message, f"use --engine {name}")
     return engine(version=release, **(flags or {}))

@@ -9,6 +9,7 @@ from kvcalc.engines.engine import Allocation
 from kvcalc.engines.held import largest
 from kvcalc.engines.plan import Outcome, Plan, evaluate
 from kvcalc.errors import KvcalcError
+from kvcalc.hardware.gpus import load_gpus
 
 MOST_CONTEXT = 2**24
 """The longest context that is tried where the model states no limit, in tokens."""
@@ -37,18 +38,22 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome
     held: Allocation
     longest_context: int
+    most_sequences: int
     fewest: Outcome | None
-    changes: tuple[Change, ...]
+    changes: tuple[Change, ...] = ()
 
 
 def answer(plan: Plan) -> Answer:
     """What comes of `plan`, and the three questions; KvcalcError for what its engine refuses."""
     outcome = evaluate(plan)
-    held = plan.engine.allocate(outcome.size)
-    longest = largest_context(plan)
-    fewest = fewest_gpus(plan) if plan.budget.total_bytes is not None else None
-    changes = () if outcome.fits else smallest_changes(outcome, longest, fewest)
-    return Answer(outcome=outcome, held=held, longest_context=longest, fewest=fewest, changes=changes)
+    found = Answer(
+        outcome=outcome,
+        held=plan.engine.allocate(outcome.size),
+        longest_context=largest_context(plan),
+        most_sequences=most_sequences(outcome),
+        fewest=fewest_gpus(plan) if plan.budget.total_bytes is not None else None,
+    )
+    return found if outcome.fits else msgspec.structs.replace(found, changes=smallest_changes(found))
 
 
 def outcome_or_none(plan: Plan) -> Outcome | None:
@@ -71,6 +76,25 @@ def largest_context(plan: Plan) -> int:
     return largest(holds, max(plan.spec.max_context or MOST_CONTEXT, plan.workload.context_tokens))
 
 
+def most_sequences(outcome: Outcome) -> int:
+    """The most sequences of the context that run at once, over all data-parallel ranks; 0 for none.
+
+    What the pool carries, unless a larger batch leaves a smaller pool: the activations of whole prompts grow with it.
+    """
+    plan, carried = outcome.plan, outcome.sequences
+
+    def pool_bytes(batch: int) -> int:
+        return evaluate(plan.asking(batch=batch)).pool.expected
+
+    def holds(batch: int) -> bool:
+        varied = outcome_or_none(plan.asking(batch=batch))
+        return varied is not None and varied.fits
+
+    if pool_bytes(1) == pool_bytes(max(plan.workload.batch, carried + 1)):
+        return carried
+    return largest(holds, max(plan.workload.batch, carried))
+
+
 def fewest_gpus(plan: Plan) -> Outcome | None:
     """The plan on as few cards as carry it: tensor parallelism first, then pipeline stages; None where none do."""
     for count in (*range(1, FEW_GPUS + 1), *range(FEW_GPUS + 8, MOST_GPUS + 1, 8)):
@@ -81,12 +105,12 @@ def fewest_gpus(plan: Plan) -> Outcome | None:
     return None
 
 
-def smallest_changes(outcome: Outcome, longest: int, fewest: Outcome | None) -> tuple[Change, ...]:
+def smallest_changes(answer: Answer) -> tuple[Change, ...]:
     """Every single change that makes a plan fit which does not, each computed, the smallest first."""
-    work = outcome.plan.workload
-    found = [*_less("context", "--ctx", work.context_tokens, longest)]
-    found += [*_less("batch", "--batch", work.batch, outcome.sequences), *_formats(outcome)]
-    found += [] if fewest is None else [_cards(outcome.plan, fewest.plan)]
+    outcome, work = answer.outcome, answer.outcome.plan.workload
+    found = [*_less("context", "--ctx", work.context_tokens, answer.longest_context)]
+    found += [*_less("batch", "--batch", work.batch, answer.most_sequences), *_formats(outcome)]
+    found += [] if answer.fewest is None else [_cards(outcome.plan, answer.fewest.plan)]
     return tuple(sorted(found, key=lambda change: change.share))
 
 
@@ -99,6 +123,8 @@ def _formats(outcome: Outcome) -> Iterator[Change]:
     """The largest format of the cache, and of the weights, under which it fits."""
     engine, size = outcome.plan.engine, outcome.size
     for name in engine.kv_formats:
+        if not _is_read_on(outcome.plan.budget.gpu, name):
+            continue
         varied = outcome_or_none(outcome.plan.asking(kv_dtype=find_format(name).name))
         if varied and varied.fits and varied.size.bytes_per_sequence < size.bytes_per_sequence:
             share = 1 - varied.size.bytes_per_sequence / size.bytes_per_sequence
@@ -111,6 +137,16 @@ def _formats(outcome: Outcome) -> Iterator[Change]:
             share = 1 - now / held
             yield Change(what="weights' format", flag="--weights", asked=size.weights_format, becomes=name, share=share)
             break
+
+
+NEEDS_FP4_UNITS = {"nvfp4"}
+"""Formats of a cache that kernels read on cards with FP4 units alone (vLLM and SGLang: SM100 and later)."""
+
+
+def _is_read_on(gpu: str | None, form: str) -> bool:
+    """Whether a card's kernels read a cache in that format; of a card that is not known, nothing is said."""
+    found = next((one for one in load_gpus() if one.name == gpu), None)
+    return form not in NEEDS_FP4_UNITS or found is None or "fp4" in found.dense_flops_per_second
 
 
 def _cards(plan: Plan, found: Plan) -> Change:

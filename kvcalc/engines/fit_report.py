@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from kvcalc.engines.engine import Capacity
-from kvcalc.engines.fit import Answer, Change
+from kvcalc.engines.fit import MOST_CONTEXT, Answer, Change
 from kvcalc.engines.overheads import Term
 from kvcalc.engines.plan import Outcome
 from kvcalc.report import Bar, Column, Report, Table
 from kvcalc.sizing.engine_lines import figure_lines
 from kvcalc.sizing.notes import notes_on
 from kvcalc.sizing.report import kv_formats, request_document
-from kvcalc.units import memory
+from kvcalc.units import counted, memory
 
 if TYPE_CHECKING:
     from kvcalc.engines.documents import (
@@ -64,7 +64,7 @@ def fit_document(answer: Answer) -> "FitDocument":
         "worst_rank": _worst_rank(outcome),
         "capacity": None if outcome.capacity is None else _capacity(outcome.capacity),
         "max_context_tokens": answer.longest_context,
-        "max_batch": outcome.sequences,
+        "max_batch": answer.most_sequences,
         "min_gpus": None if answer.fewest is None else answer.fewest.plan.gpus,
         "changes": [cast("ChangeDocument", msgspec.structs.asdict(change)) for change in answer.changes],
         "rules": list(answer.held.rules),
@@ -151,13 +151,18 @@ def _bars(answer: Answer) -> Iterator[Bar]:
         yield Bar("short", -pool.expected, "a rank, before anything is cached", depth=1, drawn=False)
         return
     between = "" if pool.low == pool.high else f"{memory(max(0, pool.low))} to {memory(pool.high)}, "
-    yield Bar("pool", pool.expected, f"{between}a rank", depth=1)
+    yield Bar("pool", pool.expected, f"{between}{_pool_of(outcome)}", depth=1)
     yield Bar(
         "batch takes",
         answer.held.allocated_bytes,
         f"of the pool; its need is {memory(outcome.size.bytes_per_rank)}",
         depth=2,
     )
+
+
+def _pool_of(outcome: Outcome) -> str:
+    cards = outcome.plan.budget.cards
+    return f"on {cards:,} cards together" if cards > 1 else "a rank"
 
 
 def _range(term: Term) -> str:
@@ -168,12 +173,10 @@ def _range(term: Term) -> str:
 
 def _lines(answer: Answer) -> Iterator[str]:
     outcome, work = answer.outcome, answer.outcome.plan.workload
-    yield _verdict(outcome)
+    yield _verdict(answer)
     yield from _pool_lines(outcome)
-    limit = " (the model's own limit)" if answer.longest_context == outcome.plan.spec.max_context else ""
-    longest = f"{answer.longest_context:,} tokens{limit}" if answer.longest_context else "none fits"
-    yield f"largest context at batch {work.batch:,}: {longest}"
-    yield f"most sequences at {work.context_tokens:,} tokens: {outcome.sequences:,}"
+    yield f"largest context at batch {work.batch:,}: {_longest(answer)}"
+    yield f"most sequences at {counted(work.context_tokens, 'token')}: {answer.most_sequences:,}"
     if answer.fewest is not None:
         yield f"fewest GPUs for it: {answer.fewest.plan.gpus:,}{_spread(answer.fewest)}"
     elif outcome.plan.budget.total_bytes is not None:
@@ -182,12 +185,25 @@ def _lines(answer: Answer) -> Iterator[str]:
     yield from (f"  {rule}" for rule in answer.held.rules)
 
 
-def _verdict(outcome: Outcome) -> str:
-    work = outcome.plan.workload
-    asked = f"{work.batch:,} sequence{'s' if work.batch > 1 else ''} of {work.context_tokens:,} tokens"
+def _longest(answer: Answer) -> str:
+    """The longest context, and where it is no edge of the memory."""
+    longest, limit = answer.longest_context, answer.outcome.plan.spec.max_context
+    if not longest:
+        return "none fits"
+    edge = " (the model's own limit)" if longest == limit else ""
+    if limit is not None and longest > limit and longest == answer.outcome.plan.workload.context_tokens:
+        edge = f" (as asked; the model's own limit is {limit:,})"
+    if limit is None and longest == MOST_CONTEXT:
+        edge = " (no more is tried)"
+    return f"{counted(longest, 'token')}{edge}"
+
+
+def _verdict(answer: Answer) -> str:
+    outcome, work = answer.outcome, answer.outcome.plan.workload
+    asked = f"{counted(work.batch, 'sequence')} of {counted(work.context_tokens, 'token')}"
     doubt = "" if outcome.is_certain else "; not certain: the other way at the other end of what is assumed"
     if outcome.fits:
-        return f"it fits: {asked}, of {outcome.sequences:,} that the pool carries{doubt}"
+        return f"it fits: {asked}, of {answer.most_sequences:,} that the pool carries{doubt}"
     if outcome.capacity is None:
         return f"it does not fit: {memory(-outcome.pool.expected)} short before anything is cached{doubt}"
     return f"it does not fit: {asked}, and the pool carries {outcome.sequences:,}, limited by {_limit(outcome)}{doubt}"
@@ -240,7 +256,7 @@ def _table(outcome: Outcome) -> Table:
         for term in outcome.terms
     ]
     pool = outcome.pool
-    rows.append(("pool", pool.low, pool.expected, pool.high, outcome.basis, "a rank"))
+    rows.append(("pool", pool.low, pool.expected, pool.high, outcome.basis, _pool_of(outcome)))
     columns = (
         Column("term", "term"),
         Column("low_bytes", "at least", "bytes"),

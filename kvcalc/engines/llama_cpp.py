@@ -5,23 +5,32 @@ Read in build b11549, file and function beside each rule, and held against that 
 `size = ... MiB` lines, all devices together. Whether llama.cpp can load a model is not asked here.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar
 
 from kvcalc.cache.component import MODEL_FORMAT, Component
 from kvcalc.cache.formats import Format, find_format
 from kvcalc.cache.layout import Part
 from kvcalc.cache.sharding import WHOLE
-from kvcalc.engines.engine import Allocation, AllocationPart, Capacity, Card, Engine
+from kvcalc.engines.engine import COUNT, NOT_NEGATIVE, Allocation, AllocationPart, Capacity, Card, Engine, Range
 from kvcalc.engines.held import held_capacity
-from kvcalc.engines.llama_cpp_devices import Devices
-from kvcalc.engines.llama_cpp_types import DEFAULT_TYPE, NAME, NEED, Types, is_from_gguf, row_of, sliding_window
+from kvcalc.engines.llama_cpp_devices import Devices, check_spread
+from kvcalc.engines.llama_cpp_types import (
+    DEFAULT_TYPE,
+    NAME,
+    NEED,
+    PAD,
+    Types,
+    is_from_gguf,
+    kept_as,
+    padded,
+    row_of,
+    sliding_window,
+    v_width,
+)
 from kvcalc.errors import KvcalcError
 from kvcalc.sizing.need import CacheSize, components_of
 from kvcalc.units import memory
-
-PAD = 256
-"""Cells come in multiples of it: llama_context::llama_context, and llama_kv_cache_iswa for windows."""
 
 MOST_SLOTS = 256
 """LLAMA_MAX_SEQ of llama-cparams.h."""
@@ -46,6 +55,8 @@ class LlamaCpp(Engine, frozen=True, kw_only=True):
     flash_attn: bool = True
     kv_unified: bool = False
     swa_full: bool = False
+    mla: bool = True
+    """Whether a latent is kept: not of a GGUF from before April 2025, which lacks MLA's own tensors."""
     spec_draft_n_max: int = 0
     tensor_split: tuple[float, ...] = ()
     """Shares of the devices; without them caches are not told apart by device."""
@@ -53,6 +64,13 @@ class LlamaCpp(Engine, frozen=True, kw_only=True):
 
     name: ClassVar[str] = NAME
     versions: ClassVar[tuple[str, ...]] = ("b11549",)
+    ranges: ClassVar[Mapping[str, Range]] = {
+        "ctx_size": COUNT,
+        "batch_size": COUNT,
+        "ubatch_size": COUNT,
+        "spec_draft_n_max": NOT_NEGATIVE,
+        "n_gpu_layers": NOT_NEGATIVE,
+    }
     spreads_layers: ClassVar[bool] = True
     model_suffix: ClassVar[str] = ".gguf"
     kv_formats: ClassVar[tuple[str, ...]] = ("q8_0", "q5_1", "q4_0")
@@ -71,11 +89,18 @@ class LlamaCpp(Engine, frozen=True, kw_only=True):
 
     def capacity(self, size: CacheSize, pool_bytes: int) -> Capacity:
         """What fits into that memory: a context takes all of its cells when it is made, and no pool beside."""
-        return held_capacity(self.allocate, size, pool_bytes, MOST_SLOTS)
+        slots = max(1, min(MOST_SLOTS, MOST_CELLS // size.workload.context_tokens))
+        return held_capacity(self.allocate, size, pool_bytes, slots)
 
     def pool_bytes(self, card: Card, size: CacheSize) -> int:
-        """All that is left, in bytes: it sets nothing aside."""
+        """All that is left, in bytes: it sets nothing aside. KvcalcError where cards do not share it alike."""
+        check_spread(self.tensor_split, self.n_gpu_layers, len(size.layers))
         return card.left_bytes
+
+    @property
+    def named_cards(self) -> int | None:
+        """Those that -ts has shares of."""
+        return len(self.tensor_split) or None
 
 
 def _check(size: CacheSize, flags: LlamaCpp) -> None:
@@ -123,11 +148,12 @@ class _Context:
         self.types = Types(size, flags.flash_attn)
         self.asked = _asked_cells(size, flags)
         # llama_context::llama_context: the total is padded, then the share of a slot.
-        self.cells = _padded(_padded(self.asked) // (1 if flags.kv_unified else slots))
+        self.cells = padded(padded(self.asked) // (1 if flags.kv_unified else slots))
         self.ubatch = min(self.asked, flags.batch_size, flags.ubatch_size)
-        self.placed = [(place, one) for place, layer in enumerate(size.layers) for one in layer.components]
+        kept = [[kept_as(one, flags.mla) for one in layer.components] for layer in size.layers]
+        self.placed = [(place, one) for place, components in enumerate(kept) for one in components]
         own = len(size.spec.layers)
-        self.main, self.draft = components_of(size.layers[:own]), components_of(size.layers[own:])
+        self.main, self.draft = ([one for layer in part for one in layer] for part in (kept[:own], kept[own:]))
         # A GGUF says which draft layers it holds; of others they are what was counted.
         drafts = size.spec.draft_layers if is_from_gguf(size.spec) else size.layers[own:]
         self.devices = Devices(flags.tensor_split, flags.n_gpu_layers, own + len(drafts))
@@ -157,7 +183,7 @@ class _Context:
     def _cache_of(self, component: Component) -> tuple[str, int]:
         """The cache that a component lies in, and its cells a stream."""
         ratio = component.span.ratio
-        cells = self.cells if ratio == 1 else _padded(-(-self.cells // ratio))
+        cells = self.cells if ratio == 1 else padded(-(-self.cells // ratio))
         if component.selects:
             return "index", cells
         if component.span.cap is not None and self.slides:
@@ -184,14 +210,15 @@ class _Context:
         return own if self.flags.flash_attn or not own else form.entry_bytes([Part("v", 1, self._widest_v())], "v")
 
     def _widest_v(self) -> int:
-        return max(_width(one) for one in components_of(self.size.spec.layers + self.size.spec.draft_layers))
+        held = components_of(self.size.spec.layers + self.size.spec.draft_layers)
+        return max(v_width(kept_as(one, self.flags.mla)) for one in held)
 
     def _window_cells(self) -> int:
         """llama_kv_cache_iswa: the window, of every slot where they share a stream, and a batch; at most all."""
         if self.flags.swa_full:
             return self.cells
         windows = self.slides * (self.slots if self.is_shared else 1)
-        return _padded(min(self.cells, windows + self.ubatch))
+        return padded(min(self.cells, windows + self.ubatch))
 
     def _compressors(self) -> Iterator[AllocationPart]:
         """llama_dsv4_comp_state: f32 rows of values and scores for an entry's tokens, or two entries' that overlap."""
@@ -228,8 +255,10 @@ class _Context:
             yield self._window_rule()
         if any(not row_of(one, "v") and not one.selects for one in kept):
             yield "a latent lies in K alone: there is no V, with flash attention or without"
-        if not self.flags.flash_attn and len({_width(one) for one in kept if row_of(one, "v")}) > 1:
+        if not self.flags.flash_attn and len({v_width(one) for one in kept if row_of(one, "v")}) > 1:
             yield f"without flash attention V of every layer is as wide as the widest, {self._widest_v():,} values"
+        if not self.flags.mla:
+            yield "--no-mla: K and V of every head, as for a GGUF without MLA's own tensors (before April 2025)"
         if self.compressed:
             yield "every slot has streams of its own, and compressors keep the rows that they are filling in f32"
         yield from self._state_rules()
@@ -241,8 +270,8 @@ class _Context:
     def _cells_rule(self) -> str:
         where = "in 1 slot" if self.slots == 1 else f"in each of {self.slots} slots"
         asked = self.asked // (1 if self.flags.kv_unified else self.slots)
-        padded = "" if self.cells == asked else f": padded to a multiple of {PAD} from {asked:,}"
-        return f"{self.cells:,} cells {'shared by all slots' if self.is_shared and self.slots > 1 else where}{padded}"
+        more = "" if self.cells == asked else f": padded to a multiple of {PAD} from {asked:,}"
+        return f"{self.cells:,} cells {'shared by all slots' if self.is_shared and self.slots > 1 else where}{more}"
 
     def _window_rule(self) -> str:
         if not self.slides:
@@ -266,11 +295,3 @@ class _Context:
             yield f"{rows} rows of every state, for roll-back: Qwen3.5, Nemotron-H, DeepSeek-V4; other models keep one"
         else:
             yield "--spec-draft-n-max changes nothing: there is no state to roll back"
-
-
-def _padded(cells: int) -> int:
-    return -(-cells // PAD) * PAD
-
-
-def _width(component: Component) -> int:
-    return sum(part.heads * part.width for part in row_of(component, "v"))

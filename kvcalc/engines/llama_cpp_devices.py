@@ -7,6 +7,7 @@ cache on the device of its layer.
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from ctypes import c_float
+from math import inf
 
 from kvcalc.errors import KvcalcError
 from kvcalc.units import memory
@@ -17,7 +18,8 @@ class Devices:
 
     def __init__(self, shares: Sequence[float], gpu_layers: int | None, layers: int) -> None:
         """`layers` are those of the whole model, draft layers with them; the output layer counts as one more."""
-        if any(share < 0 for share in shares) or (shares and not sum(shares)):
+        # Too small or too large for single precision is nothing of anything.
+        if any(share < 0 for share in shares) or (shares and not 0 < sum(map(_single, shares)) < inf):
             raise KvcalcError(f"-ts {','.join(f'{share:g}' for share in shares)}: no shares of anything", "use -ts 1,1")
         self.count = len(shares) or (0 if gpu_layers is None else 1)
         self.ends = _ends(shares or [1.0])
@@ -59,3 +61,13 @@ def _ends(shares: Sequence[float]) -> list[float]:
 
 def _single(number: float) -> float:
     return c_float(number).value
+
+
+def check_spread(shares: Sequence[float], gpu_layers: int | None, layers: int) -> None:
+    """Refuse what cards that count as one memory do not hold: layers on the host, or in other than equal shares."""
+    hint = "leave it out; kvcalc size --engine llama.cpp shows what each device holds of the cache"
+    if gpu_layers is not None and gpu_layers <= layers:
+        raise KvcalcError(f"-ngl {gpu_layers} leaves layers on the host: fit counts all on the cards", hint)
+    if len(set(shares)) > 1:
+        listed = ",".join(f"{share:g}" for share in shares)
+        raise KvcalcError(f"-ts {listed}: fit counts cards that take equal shares", hint)

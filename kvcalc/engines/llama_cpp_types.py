@@ -11,6 +11,9 @@ from kvcalc.sizing.need import CacheSize, components_of
 NAME = "llama.cpp"
 NEED = "leave --engine out for the need alone"
 
+PAD = 256
+"""Cells come in multiples of it: llama_context::llama_context, and llama_kv_cache_iswa for windows."""
+
 IGNORES_WINDOW = {"mistral", "mixtral", "qwen2", "phi3", "starcoder2"}
 """Types of a config.json whose architecture there (llama, qwen2, phi3, starcoder2) has no window cache."""
 
@@ -21,6 +24,11 @@ DEFAULT_TYPE = "fp16"
 PLAIN = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
 TYPES = PLAIN | {name: name for name in ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")}
 """What -ctk and -ctv take, as we and as it call them: kv_cache_types of common/arg.cpp."""
+
+
+def padded(cells: int) -> int:
+    """Cells as they are made."""
+    return -(-cells // PAD) * PAD
 
 
 def kv_dtype_of(spec: ModelSpec, type_k: str, type_v: str) -> str:
@@ -82,6 +90,20 @@ class Types:
 def row_of(component: Component, side: str) -> list[Part]:
     """The vectors of one cell that lie in the K tensor, or those in the V tensor."""
     return [part for part in component.parts(WHOLE) if (part.name == "v") == (side == "v")]
+
+
+def v_width(component: Component) -> int:
+    """Values of V in one cell."""
+    return sum(part.heads * part.width for part in row_of(component, "v"))
+
+
+def kept_as(component: Component, mla: bool) -> Component:
+    """The component, or without `mla` K and V of its heads: llama_kv_cache of a model without n_embd_head_k_mla."""
+    kept = component if mla else component.in_heads
+    if kept is None:
+        message = f"the spec does not say the heads of `{component.name}`: its K and V are not known"
+        raise KvcalcError(message, "state q_heads, nope_head_dim and v_head_dim")
+    return kept
 
 
 def sliding_window(spec: ModelSpec, components: list[Component]) -> int:

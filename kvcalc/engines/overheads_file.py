@@ -63,7 +63,7 @@ def read_overheads(path: str | Path) -> SavedOverheads:
     """The overheads of a file; SpecError for a file that is none, with what is wrong and where."""
     import yaml
 
-    hint = "kvcalc reconcile --save writes such a file"
+    hint = "kvcalc reconcile --save writes such a file, docs/overheads.md shows one"
     raw = read_bounded(Path(path), _MOST_BYTES, "file of overheads", hint, hint)
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
@@ -81,7 +81,10 @@ def _checked(document: Any) -> Any:
     """The document; KvcalcError where its schema is another one, before anything else is said about it."""
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema != SCHEMA:
-        raise KvcalcError(f"its schema is {schema!r}", f"a file of overheads has schema: {SCHEMA}")
+        raise KvcalcError(
+            f"its schema is {schema!r}" if schema else "it states no schema",
+            f"a file of overheads has schema: {SCHEMA}",
+        )
     if isinstance(document.get("terms"), dict):
         _check_terms(document["terms"])
     # YAML reads a date, and a release of two numbers, as what they look like.

@@ -114,10 +114,11 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
         """What lies beside the cache on a rank of every stage."""
         plan, budget = self.plan, self.plan.budget
         beside = {"loras": budget.loras, "lora_rank": budget.lora_rank}
-        return [
+        stages = [
             overhead_terms(self.size, plan.engine, budget.gpu, budget.saved, stage=stage, **beside)
             for stage in range(plan.sharding.pp)
         ]
+        return [tuple(_on_each(term, budget.cards) for term in terms) for terms in stages]
 
     @property
     def pool(self) -> Bounds:
@@ -142,9 +143,7 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
         taken = dict.fromkeys(FIELDS.values(), 0)
         for term in self._stage_terms[stage]:
             taken[FIELDS[term.name]] += getattr(term, at)
-        cards = self.plan.budget.cards
-        taken["non_torch_bytes"] *= cards
-        return Card(total_bytes=cards * (self.plan.budget.total_bytes or 0), **taken)
+        return Card(total_bytes=self.plan.budget.cards * (self.plan.budget.total_bytes or 0), **taken)
 
     @property
     def aside_bytes(self) -> int:
@@ -192,6 +191,15 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
     def _holds(self, capacity: Capacity | None) -> bool:
         dp = self.plan.sharding.dp
         return capacity is not None and capacity.sequences >= -(-self.plan.workload.batch // dp)
+
+
+def _on_each(term: Term, cards: int) -> Term:
+    """The term of all cards that layers are spread over: libraries lie on each of them, all else on one."""
+    if FIELDS[term.name] != "non_torch_bytes" or cards == 1:
+        return term
+    high = None if term.high_bytes is None else cards * term.high_bytes
+    why = f"on each of {cards:,} cards: {term.why}"
+    return msgspec.structs.replace(term, low_bytes=cards * term.low_bytes, high_bytes=high, why=why)
 
 
 _ENDS = ("most_bytes", "expected_bytes", "low_bytes")

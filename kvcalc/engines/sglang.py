@@ -5,12 +5,12 @@ the slots of recurrent states, `sglang_memory` knows what share of a card it tak
 between releases; each names the functions that it follows. Whether SGLang can load a model is not asked here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from kvcalc.cache.component import Component
 from kvcalc.cache.sharding import WHOLE, Sharding
-from kvcalc.engines.engine import Allocation, AllocationPart, Capacity, Card, Engine
+from kvcalc.engines.engine import COUNT, SHARE, Allocation, AllocationPart, Capacity, Card, Engine, Range
 from kvcalc.engines.sglang_compressed import PAGE_SIZE, CompressedPools
 from kvcalc.engines.sglang_layers import is_latent, stages_of
 from kvcalc.engines.sglang_memory import Launch, static_fraction
@@ -54,6 +54,15 @@ class Sglang(Engine, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "sglang"
     versions: ClassVar[tuple[str, ...]] = tuple(RELEASES)
+    ranges: ClassVar[Mapping[str, Range]] = {
+        "page_size": COUNT,
+        "max_running_requests": COUNT,
+        "max_total_tokens": COUNT,
+        "chunked_prefill_size": COUNT,
+        "swa_full_tokens_ratio": SHARE,
+        "max_mamba_cache_size": COUNT,
+        "speculative_num_draft_tokens": COUNT,
+    }
 
     def allocate(self, size: CacheSize) -> Allocation:
         """The smallest pools that take the batch, in bytes on the fullest rank, spare pages and slots included."""
@@ -100,8 +109,9 @@ class Sglang(Engine, frozen=True, kw_only=True):
         before = card.total_bytes - card.non_torch_bytes - card.communication_bytes
         fraction = self.mem_fraction_static
         if fraction is None:
-            fraction = static_fraction(card.total_bytes, self._launch(size))
-        rest_gib = (before - card.weights_bytes) / 2**30 - before / 2**30 * (1 - fraction)
+            fraction = max(0.0, static_fraction(card.total_bytes, self._launch(size)))
+        left_out = max(0, before) / 2**30 * (1 - fraction)  # of a card that others fill, nothing can be
+        rest_gib = (before - card.weights_bytes) / 2**30 - left_out
         return int(rest_gib * 2**30)
 
     @property
@@ -193,13 +203,6 @@ class Sglang(Engine, frozen=True, kw_only=True):
 
     def _check(self, size: CacheSize) -> None:
         self._check_fraction()
-        for name, least in _COUNTS:
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise KvcalcError(f"--{name.replace('_', '-')} {value}: at least {least} is needed", "check the launch")
-        ratio = self.swa_full_tokens_ratio
-        if ratio is not None and not 0 < ratio <= 1:
-            raise KvcalcError(f"--swa-full-tokens-ratio {ratio:g}: it is above 0 and at most 1", "leave it out for 0.8")
         states = self.mamba_full_memory_ratio
         if states is not None and not states > 0:
             raise KvcalcError(f"--mamba-full-memory-ratio {states:g}: it is above 0", "leave it out for 0.9")
@@ -235,17 +238,7 @@ class Sglang(Engine, frozen=True, kw_only=True):
             yield "index keys are FP8 with an fp32 scale per 128 values"
             yield "--kv-cache-dtype auto is fp8 on SM100 here, and the model's own before"
         page = setup.page_size
-        yield f"a pool has {f'a page of {page} tokens' if page > 1 else 'one token'} more than it gives out"
-
-
-_COUNTS = (
-    ("page_size", 1),
-    ("max_running_requests", 1),
-    ("max_total_tokens", 1),
-    ("chunked_prefill_size", 1),
-    ("max_mamba_cache_size", 1),
-    ("speculative_num_draft_tokens", 1),
-)
+        yield f"a pool has {f'a page of {page:,} tokens' if page > 1 else 'one token'} more than it gives out"
 
 
 def _page_size(kept: list[Component], is_compressed: bool) -> int:
@@ -280,7 +273,8 @@ def _figures(parts: list[AllocationPart], sizes: Sizes, setup: Setup) -> Iterato
         yield "full_tokens", sizes.tokens
         yield "swa_tokens", sizes.window_tokens
     if sizes.slots is not None:
-        yield "mamba_slots", sizes.slots
+        yield "mamba_slots", max(0, sizes.slots)
+    if "states" in by_name:  # the rank that holds the most may be one of attention alone
         yield "conv_bytes", by_name["states"]["conv"]
         yield "ssm_bytes", by_name["states"]["ssm"]
     if "draft states" in by_name:

@@ -11,7 +11,7 @@ from fractions import Fraction
 from math import ceil
 from typing import ClassVar
 
-from kvcalc.engines.engine import Allocation, Capacity, Card, Engine
+from kvcalc.engines.engine import COUNT, SHARE, Allocation, Capacity, Card, Engine, Range
 from kvcalc.engines.tensorrt_llm_layers import NAME, Stage, stages_on_rank
 from kvcalc.errors import KvcalcError
 from kvcalc.sizing.need import CacheSize
@@ -41,6 +41,14 @@ class TensorRtLlm(Engine, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "tensorrt-llm"
     versions: ClassVar[tuple[str, ...]] = ("1.3", "1.1")
+    ranges: ClassVar[Mapping[str, Range]] = {
+        "kv_cache_free_gpu_mem_fraction": SHARE,
+        "tokens_per_block": COUNT,
+        "max_tokens_in_paged_kv_cache": COUNT,
+        "max_seq_len": COUNT,
+        "max_batch_size": COUNT,
+        "max_num_tokens": COUNT,
+    }
 
     def allocate(self, size: CacheSize) -> Allocation:
         """The blocks that the batch may hold on the fullest rank, and the states that stand ready, in bytes."""
@@ -57,6 +65,9 @@ class TensorRtLlm(Engine, frozen=True, kw_only=True):
     def capacity(self, size: CacheSize, pool_bytes: int) -> Capacity:
         """The blocks of a pool of so many bytes on each rank, and what the log says of them."""
         asked = self._stages(size)
+        if not all(stage.token_bytes for stage in asked):
+            hint = "leave --kv-cache-memory and cards out: what its states take is known"
+            raise KvcalcError(f"what {NAME}'s blocks are where no layer of a rank keeps tokens is not known here", hint)
         stages = [stage.fitted(self._left_bytes(stage, pool_bytes)) for stage in asked]
         _check_alike(stages)
         pools = [self._pools(stage, pool_bytes) for stage in stages]

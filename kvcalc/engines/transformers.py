@@ -4,10 +4,11 @@ Read in transformers 5.24.0; each module beside this one names what it follows. 
 cache holds: a prompt and n new tokens leave one fewer, since the last is never fed back.
 """
 
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, ClassVar
 
-from kvcalc.engines.engine import Allocation, Capacity, Card, Engine
+from kvcalc.engines.engine import COUNT, NOT_NEGATIVE, SHARE, Allocation, Capacity, Card, Engine, Range
 from kvcalc.engines.held import held_capacity
 from kvcalc.engines.transformers_dynamic import DynamicHolder
 from kvcalc.engines.transformers_paged import Pages, Paging, paged_bytes, paged_capacity, pages_of
@@ -48,6 +49,18 @@ class Transformers(Engine, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "transformers"
     versions: ClassVar[tuple[str, ...]] = ("5.24.0",)
+    ranges: ClassVar[Mapping[str, Range]] = {
+        "max_cache_len": COUNT,
+        "max_new_tokens": NOT_NEGATIVE,
+        "q_group_size": COUNT,
+        "residual_length": NOT_NEGATIVE,
+        "page_size": COUNT,
+        "num_blocks": COUNT,
+        "max_batch_tokens": COUNT,
+        "max_requests_per_batch": COUNT,
+        "max_blocks_per_request": NOT_NEGATIVE,
+        "max_memory_percent": SHARE,
+    }
     kv_formats: ClassVar[tuple[str, ...]] = ()
 
     def allocate(self, size: CacheSize) -> Allocation:

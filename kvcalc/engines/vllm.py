@@ -5,11 +5,12 @@ its layers would, `vllm_specs` weighs their pages, `vllm_groups` puts them into 
 names the functions that it follows.
 """
 
+from collections.abc import Mapping
 from fractions import Fraction
 from math import ceil, floor
 from typing import ClassVar
 
-from kvcalc.engines.engine import Allocation, Capacity, Card, Engine
+from kvcalc.engines.engine import COUNT, NOT_NEGATIVE, SHARE, Allocation, Capacity, Card, Engine, Range
 from kvcalc.engines.vllm_groups import make_groups
 from kvcalc.engines.vllm_layers import BLOCK_SIZE, Flags, Layers, layers_on_rank
 from kvcalc.engines.vllm_plan import Planner, Pool
@@ -48,6 +49,15 @@ class Vllm(Engine, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "vllm"
     versions: ClassVar[tuple[str, ...]] = VERSIONS
+    ranges: ClassVar[Mapping[str, Range]] = {
+        "block_size": COUNT,
+        "max_num_batched_tokens": COUNT,
+        "num_speculative_tokens": NOT_NEGATIVE,
+        "max_num_seqs": COUNT,
+        "gpu_memory_utilization": SHARE,
+        "num_gpu_blocks_override": COUNT,
+        "swap_space": NOT_NEGATIVE,
+    }
 
     @classmethod
     def known_versions(cls) -> str:

@@ -23,6 +23,12 @@ KINDS: tuple[Change, ...] = (
     ),
     change(
         "0.8.0",
+        "draft layers join the groups of the model's own; V0 gives them a pool of their own",
+        "v1/worker/gpu_model_runner.py, get_kv_cache_spec",
+        drafts="attention",
+    ),
+    change(
+        "0.8.0",
         "a latent as it is, in blocks of 64 tokens (FlashMLA)",
         "platforms/cuda.py, check_and_update_config",
         latent_values=1,
@@ -46,6 +52,12 @@ KINDS: tuple[Change, ...] = (
         f"{_SPECS}, FullAttentionSpec.max_memory_usage_bytes, CrossAttentionSpec; {_UTILS}",
         knows_dcp=True,
         knows_encoder=True,
+    ),
+    change(
+        "0.10.2",
+        "drafts beside the delta rule: its convolutions keep a column for each draft token",
+        "layers/mamba/mamba_utils.py, gated_delta_net_state_shape; v1/worker/gpu_model_runner.py, get_kv_cache_spec",
+        drafts="delta",
     ),
     change(
         "0.11.0",
@@ -72,6 +84,18 @@ KINDS: tuple[Change, ...] = (
         "--enable-prefix-caching keeps a state at a block's end beside the running one: two blocks",
         f"{_SPECS}, MambaSpec.max_memory_usage_bytes (align)",
         cached_states="align",
+    ),
+    change(
+        "0.15.0",
+        "a state takes a block for every draft token, and they count among those of a request",
+        f"{_SPECS}, MambaSpec.max_memory_usage_bytes",
+        counts_draft_states=True,
+    ),
+    change(
+        "0.17.0",
+        "drafts beside Mamba's states too",
+        "layers/mamba/abstract.py, get_kv_cache_spec; layers/mamba/mamba_utils.py, mamba2_state_shape",
+        drafts="states",
     ),
     change(
         "0.20.0",
@@ -105,6 +129,12 @@ KINDS: tuple[Change, ...] = (
         caches_states_by_default=True,
     ),
     change(
+        "0.28.0",
+        "a window keeps the tokens that several draft layers in a chain fill again",
+        f"{_SPECS}, SlidingWindowSpec.extra_retained_tokens",
+        retains_draft_tokens=True,
+    ),
+    change(
         "0.30.0",
         "latents in records of NVFP4",
         "config/cache.py, CacheDType",
@@ -124,7 +154,7 @@ KINDS: tuple[Change, ...] = (
     ),
     change(
         "0.33.0",
-        "the newest release: compressed entries, windows of latents, drafts",
+        "the newest release: compressed entries, windows of latents",
         "v1/core/kv_cache_planning.py",
         knows_newest_kinds=True,
     ),

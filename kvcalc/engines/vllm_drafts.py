@@ -9,15 +9,17 @@ part of what makes specs equal, so it joins the groups of the model.
 from collections.abc import Iterator
 
 from kvcalc.cache.span import State
+from kvcalc.engines.vllm_rules import Rules
 from kvcalc.sizing.need import CacheSize
 
 
 class DraftTokens:
     """The tokens that one step drafts; `chained` is whether draft layers run one behind the other (MTP)."""
 
-    def __init__(self, size: CacheSize, tokens: int, chained: bool) -> None:
+    def __init__(self, size: CacheSize, tokens: int, chained: bool, release: Rules) -> None:
         self.layers, self.tokens = size.workload.draft_layers, tokens
-        self.is_chain = chained and min(self.layers, self.tokens) > 1
+        self.is_chain = release.retains_draft_tokens and chained and min(self.layers, self.tokens) > 1
+        self.state_blocks = tokens if release.counts_draft_states else 0
 
     @property
     def retained_tokens(self) -> int:
@@ -36,6 +38,7 @@ class DraftTokens:
         if self.layers:
             yield f"the groups of the model's own layers take in the draft layers: {self.layers}"
         if self.tokens and states:
-            yield f"{self.tokens} draft tokens a step: so many blocks more of every state, and columns of convolutions"
+            blocks = "so many blocks more of every state, and" if self.state_blocks else "so many"
+            yield f"{self.tokens} draft tokens a step: {blocks} columns of convolutions"
         if self.retained_tokens:
             yield f"a window keeps {self.retained_tokens} tokens more, which chained draft layers fill again"

@@ -44,9 +44,23 @@ def _has_newest_kinds(asked: Asked) -> bool:
     bounded = any(isinstance(one, Attended) and (one.window or one.ratio) for one in asked.kept)
     selects = any(one.selects for one in asked.kept)
     latent = _has_latents(asked)
-    return (
-        bool(asked.draft_tokens or asked.size.workload.draft_layers) or (latent and bounded) or (selects and not latent)
-    )
+    return (latent and bounded) or (selects and not latent)
+
+
+def _drafts_beside(asked: Asked) -> str:
+    """What `Rules.drafts` must be at least, `none` where nothing is drafted."""
+    if not (asked.draft_tokens or asked.size.workload.draft_layers):
+        return "none"
+    names = {state.name for one in asked.kept for state in one.states(WHOLE) if not state.is_convolution}
+    return "states" if names - {"delta"} else "delta" if names else "attention"
+
+
+def _has_unknown_drafts(asked: Asked) -> bool:
+    return _DRAFTS.index(_drafts_beside(asked)) > _DRAFTS.index(asked.rules.drafts)
+
+
+_DRAFTS = ("none", "attention", "delta", "states")
+"""In the order in which releases came to know them."""
 
 
 def _has_windows_alone(asked: Asked) -> bool:
@@ -72,8 +86,13 @@ def _has_index(asked: Asked) -> bool:
 _LIMITS: tuple[tuple[Callable[[Asked], bool], str, str], ...] = (
     (
         lambda asked: not asked.rules.knows_newest_kinds and _has_newest_kinds(asked),
-        "compressed entries, windows of latents, index keys beside K and V, or drafts",
+        "compressed entries, windows of latents, or index keys beside K and V",
         "leave the version out",
+    ),
+    (
+        _has_unknown_drafts,
+        "drafts beside these layers in one pool",
+        "use vllm@0.8 or later, 0.10.2 for the delta rule, 0.17 for other states",
     ),
     (
         lambda asked: not asked.rules.knows_states and _has_states(asked),

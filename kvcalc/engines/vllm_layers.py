@@ -99,7 +99,7 @@ class _Builder:
         self.rules: list[str] = []
         tokens = flags.num_speculative_tokens or size.workload.draft_layers
         self.compressed = compressed_of(size, flags.block_size, tokens)
-        self.drafts = DraftTokens(size, tokens, self.compressed is None or self.compressed.chains_drafts)
+        self.drafts = DraftTokens(size, tokens, self.compressed is None or self.compressed.chains_drafts, flags.rules)
         self.attention = [one for one in kept if one.keeps_entries and not one.selects]
         self.states = [one for one in kept if one.states(WHOLE)]
         cached = self.release.caches_states_by_default if flags.prefix_caching is None else flags.prefix_caching
@@ -170,7 +170,7 @@ class _Builder:
             shapes=tuple(state.shape for state in states),
             padded_bytes=self.state_page,
             checkpoint_blocks=self.release.mamba_checkpoints if exports else 0,
-            speculative_blocks=self.drafts.tokens,
+            speculative_blocks=self.drafts.state_blocks,
         )
 
     def _states_of(self, component: Component) -> list[State]:

@@ -67,7 +67,13 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     knows_dcp: bool = False
     knows_encoder: bool = False
     knows_newest_kinds: bool = False
-    """Compressed entries, windows of latents, index keys beside K and V, and drafts: read in the newest alone."""
+    """Compressed entries, windows of latents, index keys beside K and V: read in the newest alone."""
+    drafts: Literal["none", "attention", "delta", "states"] = "none"
+    """Beside what draft layers share the model's pool: nothing (V0), attention, the delta rule's states, or all."""
+    counts_draft_states: bool = False
+    """Whether the blocks that states take for draft tokens count among those of a request."""
+    retains_draft_tokens: bool = False
+    """Whether a window keeps the tokens that chained draft layers fill again."""
 
     knows_states: bool = False
     fp32_states: frozenset[str] = frozenset({"kimi_linear", "kimi_k3"})

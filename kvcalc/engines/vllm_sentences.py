@@ -50,7 +50,7 @@ def block_rules(planner: Planner) -> Iterator[str]:
     count, widest = len(groups), max(len(group.layers) for group in groups)
     sizes = " and ".join(f"{tokens:,}" for tokens in block_sizes(groups))
     yield (
-        f"{f'{count} groups of up to {widest}' if count > 1 else widest} layers share a pool of blocks, "
+        f"{f'{count} groups of up to {widest} layers share' if count > 1 else _sharing(widest)} a pool of blocks, "
         f"{exact_bytes(max(planner.block_bytes))} each{f', of {sizes} tokens' if sizes else ''}"
     )
     empty = count * widest - sum(len(group.layers) for group in groups)
@@ -65,6 +65,10 @@ def block_rules(planner: Planner) -> Iterator[str]:
     claims = Counter(group.request_blocks(planner.limits) for group in groups)
     terms = " + ".join(f"{often} x {blocks:,}" if often > 1 else f"{blocks:,}" for blocks, often in claims.items())
     yield f"blocks that a request claims: {f'{terms} = ' if count > 1 else ''}{planner.request_blocks():,}"
+
+
+def _sharing(layers: int) -> str:
+    return f"{layers} layers share" if layers > 1 else "one layer has"
 
 
 def block_sizes(groups: Sequence[Group]) -> list[int]:

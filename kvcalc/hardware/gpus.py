@@ -111,7 +111,10 @@ def find_gpu(name: str) -> Gpu:
         raise KvcalcError(f"{shorten(name)!r} may be any of {len(family)} GPUs", f"name one: {_apart(family)}")
     known = [spelling for gpu in load_gpus() for spelling in (gpu.name, *gpu.aliases, *gpu.driver_names)]
     alike = [gpu.name for gpu in load_gpus() if key and key in _key(gpu.name)]
-    raise UnknownNameError("GPU", name, known, f"of that family: {', '.join(alike)}" if alike else "")
+    raise UnknownNameError("GPU", name, known, f"of that family: {', '.join(alike)}" if alike else _ALL)
+
+
+_ALL = "kvcalc gpus list shows all; --gpu-memory 80GiB stands for any other"
 
 
 def gpu_names() -> list[str]:

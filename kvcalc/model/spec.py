@@ -75,6 +75,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     lookup_parameters: Parameters = 0
     prefill_layers: Count | None = None
     left_out: tuple[Text, ...] = ()
+    published_weights: Name | None = None
     blocks: dict[str, LayerEntry] = {}
     mixers: dict[str, Mixer] = {}
     mlps: dict[str, AnyMlp] = {}
@@ -146,6 +147,8 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     prefill_layers: int | None = None
     left_out: tuple[str, ...] = ()
     """Parts that a server loads beside this model, and whose size the spec does not state."""
+    published_weights: str | None = None
+    """The format of most weights of the published checkpoint, where it is not that of the model."""
     overrides: tuple[str, ...] = ()
     checkpoint: Checkpoint | None = None
 

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from kvcalc.sizing.need import CacheSize
-from kvcalc.units import exact_bytes, memory
+from kvcalc.units import counted, exact_bytes, memory
 
 if TYPE_CHECKING:
     from kvcalc.documents import EngineDocument, EnginePartDocument, PoolDocument
@@ -32,12 +32,11 @@ def _pool_lines(pool: "PoolDocument | None") -> list[str]:
     if pool["log"]:
         lines.append(f"  its log: {pool['log']}")
     if pool["takes_one_request"]:
-        many = "s" if pool["sequences"] > 1 else ""
-        holds = f"it runs {pool['sequences']:,} request{many} of {length:,} tokens at once"
+        holds = f"it runs {counted(pool['sequences'], 'request')} of {counted(length, 'token')} at once"
         return [*lines, f"  {holds}, limited by {pool['limited_by']}"]
     longest = f"the longest that fits is {pool['longest_request']:,} tokens" if pool["longest_request"] else "none fits"
     if size is None or pool["blocks_per_request"] is None:
-        return [*lines, f"  one request of {length:,} tokens does not fit; {longest}"]
+        return [*lines, f"  one request of {counted(length, 'token')} does not fit; {longest}"]
     needed = exact_bytes(size * pool["blocks_per_request"])
     verdict = "it would not start" if "estimated_max_model_len" in pool["figures"] else "no such request would run"
     return [*lines, f"  {verdict}: a request needs {needed}; {longest}"]

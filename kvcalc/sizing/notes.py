@@ -11,6 +11,7 @@ from kvcalc.cache.sharding import WHOLE
 from kvcalc.sizing.need import UNKNOWN_FORMAT, CacheSize, components_of, foreign_sources
 from kvcalc.sizing.packing import DEFAULT_DTYPE
 from kvcalc.sizing.rows import Row
+from kvcalc.units import counted
 
 if TYPE_CHECKING:
     from kvcalc.documents import Basis
@@ -97,7 +98,7 @@ def _ranks(size: CacheSize) -> Iterator[Note]:
         yield Note(f"--pp {sharding.pp}: {foreign} cache(s) read from another stage are counted on both")
     if sharding.dp > 1 and size.workload.batch % sharding.dp:
         most = -(-size.workload.batch // sharding.dp)
-        yield Note(f"--dp {sharding.dp} does not divide the batch: the fullest rank holds {most} sequences")
+        yield Note(f"--dp {sharding.dp} does not divide the batch: the fullest rank holds {counted(most, 'sequence')}")
     if sharding.ep > 1:
         yield Note("--ep moves experts only: the cache is the same on every rank")
 
@@ -151,6 +152,11 @@ def _unreached(size: CacheSize) -> Iterator[Note]:
 
 
 def _weights(size: CacheSize) -> Iterator[Note]:
+    published = size.spec.published_weights
+    if published and not size.weights_are_files and size.workload.weights is None and size.workload.dtype is None:
+        yield Note(
+            f"weights are counted in {size.weights_format}; most of the published ones are {published} (--weights)"
+        )
     if size.parameters.total is None:
         yield Note(f"parameters unknown: {size.parameters.unknown}")
     if size.workload.draft_layers and size.parameters.total is not None:

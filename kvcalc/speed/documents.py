@@ -85,10 +85,23 @@ class ServedDocument(TypedDict):
     terms: list[TermDocument]
 
 
-class CalibrationDocument(TypedDict):
-    """The factors of time that were applied, by name, and how many points they rest on; empty where there are none."""
+class ErrorDocument(TypedDict):
+    """Sizes of predicted over measured, less 1: their mean (MAPE) and median, as shares."""
+
+    mape: float
+    median: float
+
+
+class AppliedDocument(TypedDict):
+    """The factors of time that were applied, by name, and on what they rest; empty and null without a calibration."""
 
     factors: dict[str, float]
+    points: int | None
+    date: str | None
+    device: str | None
+    driver: str | None
+    error_before: ErrorDocument | None
+    error_left_out: ErrorDocument | None
 
 
 class ThroughputDocument(TypedDict):
@@ -102,9 +115,74 @@ class ThroughputDocument(TypedDict):
     served: ServedDocument | None
     terms: list[TermDocument]
     bands: dict[str, float]
-    calibration: CalibrationDocument
+    calibration: AppliedDocument
     notes: list[str]
 
 
-SCHEMAS = {"kvcalc.throughput-1": ThroughputDocument}
+class GroupDocument(TypedDict):
+    """A class of predictions (`served, dense`), how many points tell about it, and how far off those were.
+
+    `band` is by what share nine in ten left-out measurements stayed below; null where fewer than nine were left out.
+    """
+
+    predicts: str
+    points: int
+    error_before: ErrorDocument
+    error_left_out: ErrorDocument | None
+    band: float | None
+
+
+class MeasuredDocument(TypedDict):
+    """One point: where it stands, what was measured, and what is predicted of it plain and calibrated, in seconds.
+
+    `left_out_error` is predicted over measured, less 1, by factors that were fitted without it.
+    """
+
+    where: str
+    model: str
+    precision: str
+    kv_precision: str
+    tp: int
+    pp: int
+    dp: int
+    ep: int
+    batch: int
+    isl: int
+    osl: int
+    metric: str
+    value: float
+    unit: str
+    seconds: float
+    plain_seconds: float
+    calibrated_seconds: float
+    left_out_error: float | None
+
+
+class CalibrateDocument(TypedDict):
+    """kvcalc calibrate --format json, and the file that --calibration reads.
+
+    `factors` are of time, those not named being 1; `strength` is the share of the usual width that they were allowed.
+    `bands` are by class of prediction. `left_out_by` says what was left out at once: a configuration, whose rows differ
+    in their batch only, or a point.
+    """
+
+    schema: str
+    gpu: str
+    engine: str
+    factors: dict[str, float]
+    strength: float
+    points: int
+    date: str
+    device: str | None
+    driver: str | None
+    error_before: ErrorDocument
+    error_left_out: ErrorDocument | None
+    left_out_by: Literal["configuration", "point"]
+    bands: dict[str, float]
+    groups: list[GroupDocument]
+    measurements: list[MeasuredDocument]
+    notes: list[str]
+
+
+SCHEMAS = {"kvcalc.throughput-1": ThroughputDocument, "kvcalc.calibrate-1": CalibrateDocument}
 """File names of docs/schemas, and what each describes."""

@@ -17,11 +17,12 @@ def sequences_that_fit(
 ) -> tuple[int, str]:
     """Whole sequences of the workload's context that run at once, and where that comes from in words.
 
-    `shared` tokens of each are kept once. A recipe of llama.cpp, and an engine without rules here, are counted by
-    `room.most_sequences`.
+    `shared` tokens of each are kept once. What no engine's rules reach (a recipe of llama.cpp, a card of
+    whose memory only the label is known) is counted by `room.most_sequences`.
     """
     gpu = setting.machine.gpu
-    if is_recipe(use.weights) or shared or (engine is not None and not _has_rules(engine)):
+    has_rules = gpu.driver_memory_bytes is not None and (engine is None or _has_rules(engine))
+    if is_recipe(use.weights) or shared or not has_rules:
         return int(most_sequences(setting, workload.context_tokens, shared)), "beside the weights"
     plan = Plan(
         spec=setting.model.size.spec,

@@ -31,10 +31,9 @@ class Constant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Band(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """By what share nine in ten held-out measurements stay below an estimate, as it is and calibrated."""
+    """By what share nine in ten held-out measurements stay below an estimate."""
 
     share: float
-    calibrated_share: float
     source: str
 
 
@@ -106,7 +105,7 @@ def find_machine(gpu: str | Gpu, engine: str | None = None, ranks: int = 1) -> M
     """
     found = find_gpu(gpu) if isinstance(gpu, str) else gpu
     constants = load_constants()
-    name = _engine(engine, constants)
+    name = engine_name(engine)
     kernels, notes = _kernels(found, constants)
     free = {key: constant.value for key, constant in constants.free.items()} | constants.engines[name].free
     link, share = _link(found, free, ranks)
@@ -124,10 +123,11 @@ def find_machine(gpu: str | Gpu, engine: str | None = None, ranks: int = 1) -> M
     )
 
 
-def _engine(engine: str | None, constants: Constants) -> str:
-    name = (engine or SERVER).partition("@")[0].strip().casefold()
-    if name not in constants.engines:
-        raise UnknownNameError("engine", name, constants.engines, f"known: {', '.join(constants.engines)}")
+def engine_name(engine: str | None) -> str:
+    """The name under which an engine's constants stand, its release left out; None for a server of today."""
+    name, known = (engine or SERVER).partition("@")[0].strip().casefold(), load_constants().engines
+    if name not in known:
+        raise UnknownNameError("engine", name, known, f"known: {', '.join(known)}")
     return name
 
 

@@ -1,18 +1,22 @@
 """Measurements, a row each, as points to calibrate on or to be held against.
 
-Columns: model, precision, kv_precision, gpu, tp, pp, dp, ep, batch, isl, osl, context_mid, engine, metric, value, unit;
-more are passed over. `tpot_ms` is served with `batch` requests at work; `output_tok_s_total` counts a static batch from
-its prompts on; the other metrics are steps or prompts on their own.
+Columns: model, precision, gpu, batch, isl, osl, engine, metric, value, unit, and where they are not 1, `auto` or the
+middle of the answer: tp, pp, dp, ep, kv_precision, context_mid; date, device and driver are kept; more are passed over.
+`tpot_ms` is served with `batch` requests at work; `output_tok_s_total` counts a static batch from its prompts on; the
+other metrics are steps or prompts on their own.
 """
 
+import datetime
 import gzip
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from pathlib import Path
+from typing import Annotated, NamedTuple
 
 import msgspec
 
+from kvcalc.cache.formats import AUTO
 from kvcalc.cache.sharding import Sharding
-from kvcalc.errors import KvcalcError, shorten
+from kvcalc.errors import KvcalcError, UnknownNameError, shorten
 from kvcalc.model.catalog import load
 from kvcalc.model.spec import ModelSpec
 from kvcalc.speed.calibration import Part, Point
@@ -20,32 +24,49 @@ from kvcalc.speed.kernels import Setting
 from kvcalc.speed.room import most_sequences
 from kvcalc.speed.setting import Use, decode_costs, machine_for, make_setting, prefill_costs
 
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Tokens = Annotated[int, msgspec.Meta(ge=0)]
+
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
-    """One row; `batch` counts all data-parallel ranks, `value` is in `unit`."""
+    """One row; `batch` counts all data-parallel ranks, `value` is in `unit`. Without `context_mid` half is answered."""
 
     model: str
     precision: str
-    kv_precision: str
+    kv_precision: str = AUTO
     gpu: str
-    tp: int
-    pp: int = 1
-    dp: int = 1
-    ep: int = 1
-    batch: int
-    isl: int
-    osl: int
-    context_mid: float
+    tp: Positive = 1
+    pp: Positive = 1
+    dp: Positive = 1
+    ep: Positive = 1
+    batch: Positive
+    isl: Tokens
+    osl: Tokens
+    context_mid: Annotated[float, msgspec.Meta(ge=1, le=1e12)] | None = None
     engine: str
     metric: str
     value: float
     unit: str
     category: str = ""
+    date: datetime.date | None = None
+    device: str | None = None
+    driver: str | None = None
 
     @property
     def context(self) -> int:
         """Tokens of a sequence in the middle of what was measured."""
-        return int(self.context_mid)
+        return self.isl + self.osl // 2 if self.context_mid is None else int(self.context_mid)
+
+    @property
+    def configuration(self) -> tuple[Hashable, ...]:
+        """What tells it from others but for the batch."""
+        ranks = self.tp, self.pp, self.dp, self.ep
+        return (self.model, self.precision, self.kv_precision, *ranks, self.isl, self.osl, self.context, self.metric)
+
+    @property
+    def predicts(self) -> str:
+        """Which prediction it is a measurement of: `prefill`, `decode` or `served`."""
+        return METRICS[self.metric].predicts
 
 
 def read_rows(path: Path) -> Iterator[dict[str, str]]:
@@ -62,15 +83,26 @@ def measurement_of(row: Mapping[str, str]) -> Measurement:
     try:
         found = msgspec.convert(dict(row), Measurement, strict=False)
     except msgspec.ValidationError as error:
-        raise KvcalcError(f"a row cannot be read: {error}", "check its columns") from error
+        raise _unreadable(row, str(error)) from error
     if found.metric not in METRICS:
-        raise KvcalcError(f"metric {shorten(found.metric)!r} is not known", f"known: {', '.join(METRICS)}")
-    unit = METRICS[found.metric][0]
+        raise UnknownNameError("metric", found.metric, METRICS, f"known: {', '.join(METRICS)}")
+    unit = METRICS[found.metric].unit
     if found.unit != unit:
         raise KvcalcError(f"{found.metric} in {shorten(found.unit)!r}", f"its unit is {unit}")
     if not 0 < found.value < float("inf"):
         raise KvcalcError(f"{found.metric} {found.value}", "a measurement is a number above 0")
+    empty = [name for name in METRICS[found.metric].needs if not getattr(found, name)]
+    if empty:
+        raise KvcalcError(f"{found.metric} with {' and '.join(empty)} 0", f"{found.metric} needs its tokens")
     return found
+
+
+def _unreadable(row: Mapping[str, str], complaint: str) -> KvcalcError:
+    """What msgspec complains of, with the cell that it is about."""
+    reason, _, column = complaint.partition(" - at `$.")
+    column = column.rstrip("`")
+    cell = f"{column} {shorten(row[column])!r}: " if column in row else ""
+    return KvcalcError(f"{cell}{reason[:1].casefold()}{reason[1:]}", "check the columns of that row")
 
 
 def use_of(row: Measurement) -> Use:
@@ -87,7 +119,7 @@ def setting_of(row: Measurement, spec: ModelSpec | None = None) -> Setting:
 
 def point_of(row: Measurement, setting: Setting) -> Point:
     """The row in seconds, with the parts that its prediction is the sum of."""
-    return METRICS[row.metric][1](row, setting)
+    return METRICS[row.metric].point(row, setting)
 
 
 def _served(row: Measurement, setting: Setting) -> Point:
@@ -132,13 +164,24 @@ def _static_per_gpu(row: Measurement, setting: Setting) -> Point:
     return _static(msgspec.structs.replace(row, value=row.value * gpus), setting)
 
 
-METRICS: dict[str, tuple[str, Callable[[Measurement, Setting], Point]]] = {
-    "tpot_ms": ("ms", _served),
-    "ttft_ms": ("ms", _first_token),
-    "decode_tok_s": ("tok/s", _decode),
-    "decode_tok_s_total": ("tok/s", _decode),
-    "prefill_tok_s": ("tok/s", _prefill),
-    "output_tok_s_total": ("tok/s", _static),
-    "output_tok_s_per_gpu": ("tok/s/GPU", _static_per_gpu),
+class Metric(NamedTuple):
+    """Something to measure: its unit, which prediction it is held against, and how a row of it becomes a point.
+
+    `needs` are the columns of tokens that cannot be 0.
+    """
+
+    unit: str
+    predicts: str
+    point: Callable[[Measurement, Setting], Point]
+    needs: tuple[str, ...] = ()
+
+
+METRICS = {
+    "tpot_ms": Metric("ms", "served", _served, ("isl", "osl")),
+    "ttft_ms": Metric("ms", "prefill", _first_token, ("isl",)),
+    "decode_tok_s": Metric("tok/s", "decode", _decode),
+    "decode_tok_s_total": Metric("tok/s", "decode", _decode),
+    "prefill_tok_s": Metric("tok/s", "prefill", _prefill, ("isl",)),
+    "output_tok_s_total": Metric("tok/s", "decode", _static, ("isl", "osl")),
+    "output_tok_s_per_gpu": Metric("tok/s/GPU", "decode", _static_per_gpu, ("isl", "osl")),
 }
-"""What was measured: its unit, and how a row of it becomes a point."""

@@ -22,7 +22,7 @@ class Attending(NamedTuple):
     owner: Component
     limit: int | None
     q_heads: int
-    entry_bytes: int
+    entry_bytes: float
     selects: bool
     starts_kernel: bool
     """Whether it is the first cache that its layer's attention reads: caches beside it are read by the same kernel."""
@@ -36,11 +36,11 @@ class Stack(msgspec.Struct, frozen=True):
     feed_forward: dict[Matrix, int]
     experts: dict[Routed, int]
     attending: tuple[tuple[Attending, int], ...]
-    kept: tuple[tuple[Component, int, int], ...]
+    kept: tuple[tuple[Component, float, int], ...]
     """Every component that keeps entries, the bytes of one on this rank, and in how many layers."""
     state_bytes: dict[int, int]
     state_values: int
-    written_bytes: int
+    written_bytes: float
     """Bytes that one token adds to the caches."""
     mixers: int
     """Layers whose mixer ends in a sum over the ranks."""
@@ -156,7 +156,7 @@ class _Builder:
             states.update(filter(None, map(self._state_bytes, layer.components)))
             values += sum(state.values for one in layer.components for state in one.states(self.sharding))
         components = [one for layer in layers for one in layer.components]
-        kept: dict[int, tuple[Component, int, int]] = {}
+        kept: dict[int, tuple[Component, float, int]] = {}
         for keeper in components:
             if keeper.keeps_entries:
                 kept[id(keeper)] = keeper, self._entry_bytes(keeper), kept.get(id(keeper), (keeper, 0, 0))[2] + 1
@@ -196,8 +196,10 @@ class _Builder:
             is_first = is_first and owner.selects
             yield Attending(owner, limit, heads, self._entry_bytes(owner), owner.selects, starts)
 
-    def _entry_bytes(self, component: Component) -> int:
-        return self.size.packer.entry_bytes(component, self.sharding)
+    def _entry_bytes(self, component: Component) -> float:
+        """Bytes of an entry on a rank, a share of them where decode-context ranks keep every so many-th one."""
+        size = self.size.packer.entry_bytes(component, self.sharding)
+        return size / self.sharding.dcp if component.grows else size
 
     def _state_bytes(self, component: Component) -> int:
         return self.size.packer.state_bytes(component, self.sharding)

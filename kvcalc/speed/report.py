@@ -9,7 +9,9 @@ from kvcalc.speed.timing import Timing
 from kvcalc.units import count_of
 
 if TYPE_CHECKING:
+    from kvcalc.speed.calibrated import CalibrationFile
     from kvcalc.speed.documents import (
+        AppliedDocument,
         DecodeDocument,
         LoadDocument,
         PrefillDocument,
@@ -22,21 +24,24 @@ if TYPE_CHECKING:
 SCHEMA = "kvcalc.throughput/1"
 
 
-def throughput_report(found: Throughput) -> Report:
-    """The answer of `kvcalc throughput`; exit code 1 where requests come faster than they are answered."""
+def throughput_report(found: Throughput, calibration: "CalibrationFile | None" = None) -> Report:
+    """The answer of `kvcalc throughput`, with what its `calibration` rests on where it has one.
+
+    Exit code 1 where requests come faster than they are answered.
+    """
     served = found.served
     overrun = served is not None and served.utilisation is not None and served.utilisation >= 1
     return Report(
-        document=throughput_document(found),
+        document=throughput_document(found, calibration),
         title=tuple(_title(found)),
-        lines=tuple(_lines(found)),
+        lines=(*_lines(found), *([calibration.provenance] if calibration else [])),
         tables=(_summary(found), _term_table(found)),
         notes=found.notes,
         exit_code=1 if overrun else 0,
     )
 
 
-def throughput_document(found: Throughput) -> "ThroughputDocument":
+def throughput_document(found: Throughput, calibration: "CalibrationFile | None" = None) -> "ThroughputDocument":
     """The versioned JSON document: plain numbers under names that carry the unit."""
     return {
         "schema": SCHEMA,
@@ -47,8 +52,20 @@ def throughput_document(found: Throughput) -> "ThroughputDocument":
         "served": None if found.served is None else _served(found, found.served),
         "terms": _terms(found.decode),
         "bands": found.bands,
-        "calibration": {"factors": found.scales.factors},
+        "calibration": _applied(found, calibration),
         "notes": list(found.notes),
+    }
+
+
+def _applied(found: Throughput, one: "CalibrationFile | None") -> "AppliedDocument":
+    return {
+        "factors": found.scales.factors,
+        "points": None if one is None else one.points,
+        "date": None if one is None else one.date,
+        "device": None if one is None else one.device,
+        "driver": None if one is None else one.driver,
+        "error_before": None if one is None else one.error_before,
+        "error_left_out": None if one is None else one.error_left_out,
     }
 
 

@@ -137,9 +137,10 @@ def _room(setting: Setting, load: Load, use: Use, engine: str | None, served: bo
     workload = workload_of(use, load.context, load.batch)
     most, reason = sequences_that_fit(setting, use, workload, engine, load.shared_prefix)
     if most < 1 or (most < load.batch and not served):
-        asked = f"{load.batch} sequences of {load.context:,} tokens"
+        many, verb = ("s", "do") if load.batch > 1 else ("", "does")
+        asked = f"{load.batch} sequence{many} of {load.context:,} tokens {verb} not fit {setting.machine.gpu.name}"
         raise KvcalcError(
-            f"{asked} do not fit {setting.machine.gpu.name}, {most} do: {reason}",
+            f"{asked}, {most} {'does' if most == 1 else 'do'}: {reason}",
             f"--batch {most}, more --tp, a smaller --kv-dtype, or --force" if most else "more --tp, or --force",
         )
     return most
@@ -155,8 +156,7 @@ class _Estimator:
         )
         kind = "moe" if setting.model.has_experts else "dense"
         bands = {what: load_constants().bands[f"{what}, {kind}"] for what in ("prefill", "decode", "served", "ttft")}
-        is_calibrated = bool(scales.factors)
-        self.bands = {what: band.calibrated_share if is_calibrated else band.share for what, band in bands.items()}
+        self.bands = {what: scales.bands.get(f"{what}, {kind}", band.share) for what, band in bands.items()}
 
     def answer(self, use: Use, served: bool, fitting: int | None) -> Throughput:
         load, setting = self.load, self.setting

@@ -6,7 +6,6 @@ import pytest
 
 from kvcalc.cli.throughput import parse_rate
 from kvcalc.errors import KvcalcError
-from kvcalc.speed.calibrated import CalibrationFile
 from kvcalc.speed.documents import SCHEMAS
 
 ASKED = ("throughput", "llama-3.1-70b", "--gpu", "h100-sxm", "--tp", "4", "--weights", "fp8", "--isl", "2K", "--osl", "256",
@@ -92,8 +91,12 @@ def test_what_is_no_rate(text):
 
 
 def calibration(path, **changes):
-    made = CalibrationFile(gpu="h100-sxm5-80gb", engine="vllm", factors={"host": 2.0}, points=3, date="2026-01-01")
-    path.write_bytes(msgspec.json.encode(msgspec.structs.replace(made, **changes)))
+    made = {
+        "schema": "kvcalc.calibrate/1", "gpu": "h100-sxm5-80gb", "engine": "vllm", "factors": {"host": 2.0},
+        "bands": {"decode, dense": 0.08}, "points": 12, "date": "2026-01-01", "device": "NVIDIA H100", "driver": None,
+        "error_before": {"mape": 0.2, "median": 0.1}, "error_left_out": {"mape": 0.05, "median": 0.03},
+    }  # fmt: skip
+    path.write_bytes(msgspec.json.encode(made | changes))
     return str(path)
 
 
@@ -104,7 +107,22 @@ def test_a_calibration_is_applied(kvcalc, tmp_path):
         next(term["seconds"] for term in document["terms"] if term["name"] == "host") for document in (plain, scaled)
     ]
     assert host[1] == pytest.approx(2 * host[0])
-    assert scaled["calibration"] == {"factors": {"host": 2.0}}
+    assert scaled["calibration"] == {
+        "factors": {"host": 2.0}, "points": 12, "date": "2026-01-01", "device": "NVIDIA H100", "driver": None,
+        "error_before": {"mape": 0.2, "median": 0.1}, "error_left_out": {"mape": 0.05, "median": 0.03},
+    }  # fmt: skip
+    assert plain["calibration"]["points"] is None
+    # Nine in ten: as left-out points say where they do, as published ones do elsewhere.
+    assert scaled["decode"]["upper_seconds"] == pytest.approx(1.08 * scaled["decode"]["step_seconds"])
+    assert scaled["bands"]["prefill"] == plain["bands"]["prefill"]
+    shown = kvcalc(*asked[:4], "--calibration", tmp_path / "c.json").out
+    assert "calibrated on 12 points (2026-01-01, NVIDIA H100): 10.0% off (median) without it, left out 3.0%" in shown
+
+
+def test_a_calibration_brings_its_engine(kvcalc, tmp_path):
+    asked = ("throughput", "llama-8b", "--gpu", "h100-sxm", "--format", "json", "--calibration")
+    answer = kvcalc(*asked, calibration(tmp_path / "torch.json", engine="torch", error_left_out=None))
+    assert answer.json["request"]["engine"] == "torch"
 
 
 def test_a_calibration_of_something_else(kvcalc, tmp_path):
@@ -115,5 +133,9 @@ def test_a_calibration_of_something_else(kvcalc, tmp_path):
     assert (other.code, "is of sglang" in other.err) == (2, True)
     (tmp_path / "none.json").write_text('{"schema": "kvcalc.profile/1"}')
     other = kvcalc(*asked, str(tmp_path / "none.json"))
-    assert (other.code, "no kvcalc.calibration/1" in other.err) == (2, True)
+    assert (other.code, "no kvcalc.calibrate/1: it says kvcalc.profile/1" in other.err) == (2, True)
     assert kvcalc(*asked, str(tmp_path / "missing.json")).code == 2
+    for spoiled, message in (({"factors": {"luck": 2.0}}, "luck is no factor"), ({"factors": {"host": 0.0}}, "above 0"),
+                             ({"bands": {"decode, dense": -0.1}}, "no share"), ({"points": "x"}, "Expected `int`")):  # fmt: skip
+        other = kvcalc(*asked, calibration(tmp_path / "spoiled.json", **spoiled))
+        assert (other.code, message in other.err) == (2, True), other.err

@@ -178,6 +178,7 @@ vllm serve model_path \\
             "gpu_memory_utilization": 0.9,
             "num_speculative_tokens": 1,
         },
+        unsupported=("--quantization ascend",),
     ),
     Line(
         "vLLM 0.33, utils/argparse_utils.py and engine/arg_utils.py: spellings that its parser takes",
@@ -253,7 +254,7 @@ python3 -m sglang.launch_server \\
             "enable_dp_attention": True,
             "speculative_num_draft_tokens": 4,
         },
-        unsupported=("--cuda-graph-bs 8 16 24 28 32",),
+        unsupported=("--quantization modelslim", "--cuda-graph-bs 8 16 24 28 32"),
     ),
     Line(
         "https://huggingface.co/AQ-MedAI/Kimi-K2-Instruct-eagle3, README.md",

@@ -14,6 +14,7 @@ from kvcalc.engines.fit import answer, largest_context, outcome_or_none
 from kvcalc.engines.held import largest
 from kvcalc.engines.plain import Plain
 from kvcalc.engines.plan import Budget, Plan, evaluate
+from kvcalc.errors import KvcalcError
 from kvcalc.sizing.need import Workload
 from kvcalc.sizing.shards import weights_per_rank
 
@@ -96,6 +97,15 @@ def test_every_change_that_is_offered_fits_and_half_of_it_does_not():
     assert not evaluate(plan.asking(context_tokens=(changes["context"].becomes + 8192) // 2)).fits
 
 
+@pytest.mark.parametrize(("gpu", "offered"), [("l40s", set()), ("b200", {"nvfp4"})])
+def test_a_format_that_the_card_does_not_read_is_not_offered(kvcalc, gpu, offered):
+    """Kernels for a cache in FP4 need the units of Blackwell."""
+    asked = ("--engine", "vllm", "--kv-dtype", "fp8", "--ctx", "128K", "--batch", "8", "--gpu", gpu)
+    found = json.loads(kvcalc("fit", "qwen3-32b", *asked, "--format", "json").out)
+    assert not found["fits"]
+    assert {change["becomes"] for change in found["changes"] if change["flag"] == "--kv-dtype"} == offered
+
+
 def test_what_fits_needs_no_change():
     assert answer(plan_of("llama-3.1-8b", "vllm", pool=40 * GIB)).changes == ()
 
@@ -169,6 +179,17 @@ def test_json_has_need_pool_and_capacity_apart(kvcalc):
         (("--gpu-memory", "80GiB", "--engine", "llama.cpp", "-ctk", "q9_0"), "q9_0"),
         (("--gpu", "h1000"), "unknown GPU"),
         (("--gpu", "h100-sxm", "--engine", "sglang", "--strict"), "--strict: activations of a rank: assumed"),
+        (("--gpu", "nosuch"), "kvcalc gpus list"),
+        (("--gpu-memory", "80GiB", "--engine", "vllm,sglang"), "kvcalc compare"),
+        (("--gpu-memory", "80GiB", "--engine", "vllm@"), "rules are known for"),
+        (("--gpu-memory", "80GiB", "--engine", "vllm@0.6", "--swap-space", "1e300"), "0 or more is needed"),
+        (("--gpu-memory", "80GiB", "--engine", "llama.cpp", "-ts", "1,1", "--gpus", "3"), "shares of 2"),
+        (("--gpu-memory", "80GiB", "--engine", "llama.cpp", "-ts", "3,1"), "equal shares"),
+        (("--gpu-memory", "80GiB", "--engine", "llama.cpp", "-ts", "1e308,1e308"), "no shares of anything"),
+        (("--gpu-memory", "80GiB", "--engine", "llama.cpp", "-ts", "1e-320"), "no shares of anything"),
+        (("--gpu-memory", "80GiB", "--engine", "llama.cpp", "-ngl", "32"), "leaves layers on the host"),
+        (("--gpu-memory", "80GiB", "--emit", "vllm", "--format", "json"), "--emit prints a command"),
+        (("--gpu-memory", "80GiB", "--emit", "transformers"), "vllm, sglang, llama.cpp, tensorrt-llm\n"),
     ],
 )
 def test_wrong_questions_are_errors_with_a_hint(kvcalc, arguments, said):
@@ -176,6 +197,105 @@ def test_wrong_questions_are_errors_with_a_hint(kvcalc, arguments, said):
     assert answer.code == 2
     assert said in answer.err
     assert "hint: " in answer.err
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("vllm serve m --gpu-memory-utilization 7", "--gpu-memory-utilization 7: a share above 0 and up to 1"),
+        ("vllm serve m --gpu-memory-utilization 0", "a share above 0"),
+        ("vllm serve m --block-size -16", "--block-size -16: at least 1"),
+        ("vllm serve m --max-num-seqs -3", "--max-num-seqs -3: at least 1"),
+        ("vllm serve m --max-num-batched-tokens -5", "at least 1"),
+        ("trtllm-serve m --kv_cache_free_gpu_memory_fraction 3", "a share above 0"),
+        ("trtllm-serve m --max_num_tokens -1", "at least 1"),
+        ("python -m sglang.launch_server --model-path m --page-size 0", "at least 1"),
+        ("llama-server -m m.gguf -c 8192 -ub -5", "--ubatch-size -5: at least 1"),
+        ("llama-server -m m.gguf -c 8192 -ngl 0", "leaves layers on the host"),
+    ],
+)
+def test_flags_of_a_command_have_the_bounds_of_typed_ones(kvcalc, command, said):
+    found = kvcalc("fit", "llama-8b", "--from", command, "--gpu-memory", "80GiB")
+    assert found.code == 2
+    assert said in found.err
+
+
+def test_a_model_that_a_command_names_and_nobody_knows_is_named_beside_it(kvcalc):
+    for command in ("llama-server -m nosuch.gguf -c 8192", "vllm serve nosuch/model", "ollama run nosuch"):
+        found = kvcalc("fit", "--from", command, "--gpu-memory", "80GiB")
+        assert found.code == 2
+        assert "kvcalc fit MODEL --from" in found.err
+
+
+def test_sglang_has_no_pool_on_a_card_that_others_fill():
+    """1 GiB, and up to 4 GiB of NCCL and CUDA libraries beside it: a negative share of less than nothing is no pool."""
+    outcome = evaluate(plan_of("llama-3.1-8b", "sglang", card=GIB, ranks={"tp": 2, "pp": 3}))
+    assert outcome.pool.high < 0
+    assert outcome.pool.low <= outcome.pool.expected <= outcome.pool.high
+
+
+@pytest.mark.parametrize("engine", ["transformers", "llama.cpp", "vllm"])
+def test_the_most_sequences_are_an_edge_though_a_larger_batch_leaves_a_smaller_pool(engine):
+    """generate() passes whole prompts, and ggml masks the whole context: activations grow with the batch."""
+    plan = plan_of("yoco-3b", engine, 200_000, 4, card=80 * GIB)
+    most = answer(plan).most_sequences
+    assert evaluate(plan.asking(batch=most)).fits
+    assert not evaluate(plan.asking(batch=most + 1)).fits
+
+
+def test_a_batch_whose_activations_fill_the_card_has_a_smaller_one_that_fits():
+    found = answer(plan_of("llama-3.1-8b", "transformers", 8192, 1_000_000, card=80 * GIB))
+    (change,) = [one for one in found.changes if one.what == "batch"]
+    assert evaluate(found.outcome.plan.asking(batch=change.becomes)).fits
+    assert not evaluate(found.outcome.plan.asking(batch=change.becomes + 1)).fits
+
+
+def test_the_rank_that_holds_the_most_may_keep_no_states():
+    """Over 32 stages one has attention alone, and beside a single slot it is the fullest; slots count all the same."""
+    engine = find_engine("sglang@0.5.10", {"max_mamba_cache_size": 1})
+    size = evaluate(plan_of("phi-4-mini-flash", ctx=4096, ranks={"pp": 32}, pool=GIB)).size
+    figures = engine.capacity(size, GIB).figures
+    assert figures["mamba_slots"] == 1
+    assert "conv_bytes" not in figures
+
+
+def test_slots_that_a_pool_cannot_pay_for_are_none():
+    size = evaluate(plan_of("jamba-1.5-mini", ctx=17, pool=GIB)).size
+    assert find_engine("sglang").capacity(size, 2**20).figures["mamba_slots"] == 0
+
+
+@pytest.mark.parametrize("model", ["mamba-2.8b", "rwkv6-7b"])
+def test_blocks_without_a_layer_that_keeps_tokens_are_not_made_up(model):
+    size = evaluate(plan_of(model, pool=GIB)).size
+    engine = find_engine("tensorrt-llm", {"enable_block_reuse": False})
+    with pytest.raises(KvcalcError, match="no layer of a rank keeps tokens"):
+        engine.capacity(size, 13 * GIB)
+
+
+def test_slots_of_llama_cpp_stay_within_32_bits():
+    """`-c` is an int32: 255 slots of 2^23 cells, and not 256, though a state takes so little."""
+    outcome = evaluate(plan_of("mamba-2.8b", "llama.cpp", 2**23, pool=40 * GIB))
+    assert outcome.sequences == (2**31 - 1) // 2**23 == 255
+    assert outcome.capacity.limited_by == "slots"
+
+
+def test_what_lies_on_several_cards_adds_up():
+    """Libraries lie on every card that layers are spread over."""
+    plan = plan_of("llama-3.1-70b", "llama.cpp", card=80 * GIB)
+    outcome = evaluate(next(plan.on_cards(2)))
+    assert sum(term.expected_bytes for term in outcome.terms) + outcome.pool.expected == 160 * GIB
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("mistral-7b-v0.1", "--ctx", "200000"), "200,000 tokens (as asked; the model's own limit is 32,768)"),
+        (("mamba-2.8b", "--ctx", "1000"), "16,777,216 tokens (no more is tried)"),
+        (("llama-8b", "--ctx", "1"), "it fits: 1 sequence of 1 token, "),
+    ],
+)
+def test_a_number_that_is_no_edge_is_said_to_be_none(kvcalc, arguments, said):
+    assert said in kvcalc("fit", *arguments, "--kv-cache-memory", "40GiB").out
 
 
 VLLM = "vllm serve meta-llama/Llama-3.1-8B -tp 2 --max-model-len 32K --kv-cache-dtype fp8 --block-size 32 --port 80"

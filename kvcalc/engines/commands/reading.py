@@ -109,7 +109,7 @@ class _Reading:
             if text is not None:
                 self.workload[field] = text
             elif own is None:
-                self.ignored.append(last.said)
+                (self.unsupported if name in self.table.memory else self.ignored).append(last.said)
         if name in _HANDLED[self.found.engine]:
             return
         if own is not None and self.engine is not None:

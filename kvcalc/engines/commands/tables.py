@@ -108,7 +108,8 @@ _VLLM = Table(
         "kv-cache-memory-bytes": ("kv_cache_memory", memory),
     },
     memory=_words(
-        "prefill-context-parallel-size cpu-offload-gb cpu-offload-params kv-transfer-config kv-offloading-backend "
+        "quantization prefill-context-parallel-size cpu-offload-gb cpu-offload-params kv-transfer-config "
+        "kv-offloading-backend "
         "kv-offloading-size kv-cache-dtype-skip-layers hf-overrides enable-lora max-loras max-lora-rank lora-modules "
         "kv-sharing-fast-prefill mamba-block-size mamba-cache-dtype mamba-cache-mode mamba-ssm-cache-dtype "
         "speculative-model num-speculative-tokens disable-sliding-window language-model-only mm-encoder-only "
@@ -147,7 +148,8 @@ _SGLANG = Table(
         "dcp-size": ("dcp", count),
     },
     memory=_words(
-        "attn-dp-size attn-cp-size enable-hierarchical-cache enable-hicache hicache-ratio hicache-size cpu-offload-gb "
+        "quantization attn-dp-size attn-cp-size enable-hierarchical-cache enable-hicache hicache-ratio hicache-size "
+        "cpu-offload-gb "
         "enable-lora lora-paths max-loras-per-batch max-lora-rank speculative-draft-kv-cache-dtype mamba-ssm-dtype "
         "enable-unified-memory enable-hisparse json-model-override-args disable-cuda-graph "
         "cuda-graph-max-bs cuda-graph-bs page-size mem-fraction-static max-running-requests max-total-tokens "
@@ -264,6 +266,7 @@ def table_of(engine: str) -> Table:
     """The table of an engine; KvcalcError for one that has no command."""
     if engine not in TABLES:
         raise KvcalcError(
-            f"no command line is known that runs {shorten(engine)}", f"they are known for {', '.join(TABLES)}"
+            f"no command line is known that runs {shorten(engine)}",
+            f"they are known for {', '.join(name for name, table in TABLES.items() if table.engine == name)}",
         )
     return TABLES[engine]

@@ -15,6 +15,9 @@ MOST_LINE_BYTES = 2**18
 
 PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ": "xz", b"PK\x03\x04": "zip", b"BZh": "bzip2"}
 _UTF_16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+_WHOLE = re.compile(rb"(?:.*\s[\\`^]\r?\n)*.*\n?")
+"""A line, with those that a shell joins to it: of bash, PowerShell and cmd."""
+_JOINT = re.compile(rb"[\\`^]\r?\n\s*")
 _COLOURS = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\\u001b\[[0-9;]*m")
 
 
@@ -95,11 +98,11 @@ class LineReader:
             counted, place = 0, 0
             while match := self._any.search(text, place):
                 start = text.rfind(b"\n", place, match.start()) + 1 or place
-                end = text.find(b"\n", match.end())
-                place = len(text) if end < 0 else end + 1
+                whole = _WHOLE.match(text, start)
+                place = whole.end() if whole else len(text)
                 self.lines += text.count(b"\n", counted, start)
                 counted = start
-                yield from self._pieces(text[start:place], is_cut and end < 0)
+                yield from self._pieces(_JOINT.sub(b" ", text[start:place]), is_cut and place == len(text))
             self.lines += text.count(b"\n", counted)
         else:
             self.lines += text.count(b"\n")

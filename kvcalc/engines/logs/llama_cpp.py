@@ -21,14 +21,14 @@ _METADATA = r"llama_model_loader: - kv +\d+: +(?P<key>\S+) +(?P<type>arr\[\w+,\d
 _FILE = r"llama_model_loader: loaded meta data .{0,80}? from (?P<path>.{1,1000}?) \(version"
 _SIZES = r"K \((?P<type_k>\w+)\): *(?P<k_bytes>NUM) MiB, V \((?P<type_v>\w+)\): *(?P<v_bytes>NUM) MiB"
 _CELLS = (
-    r"\( *(?P<cells>\d+) cells, *(?P<layers>\d+) layers, *(?P<seqs>\d+)(?:/ *(?P<streams>\d+))? seqs"
-    r"(?: (?P<rs_seq>\d+) rs_seq)?\), +"
+    r"\( *(?P<cells>\d+) cells, *(?P<layers>\d+) layers(?:, *(?P<seqs>\d+)(?:/ *(?P<streams>\d+))? seqs)?"
+    r"(?: +(?P<rs_seq>\d+) rs_seq)?[^)]{0,20}\)"
 )
-_CACHE = r"llama_kv_cache\w*: +size = *(?P<cache_bytes>NUM) MiB " + _CELLS + _SIZES
+_CACHE = r"llama_kv_cache\w*: +size = *(?P<cache_bytes>NUM) MiB " + _CELLS + "(?:, +" + _SIZES + ")?"
 _STATES = (
     r"llama_memory_recurrent: +size = *(?P<state_bytes>NUM) MiB "
     + _CELLS
-    + r"R \(\w+\): *(?P<r_bytes>NUM) MiB, S \(\w+\): *(?P<s_bytes>NUM) MiB"
+    + r"(?:, +R \(\w+\): *(?P<r_bytes>NUM) MiB, S \(\w+\): *(?P<s_bytes>NUM) MiB)?"
 )
 _PART = r"creating +(?P<part>[\w-]+) KV cache, size = *(?P<cells>\d+) cells"
 
@@ -66,6 +66,8 @@ FORMAT = LogFormat(
         says("context", "_with_model: ", _SETTING),
         says("context", "_from_model: ", _SETTING),
         says("types", "type_k = ", r"type_k = '(?P<type_k>\w+)', type_v = '(?P<type_v>\w+)'"),
+        says("draft", "creating MTP draft context"),
+        says("swa full", "using full-size SWA cache", "using (?P<swa_full>full)-size SWA cache"),
         says("part", "KV cache, size =", _PART),
         says("cache", " cells, ", _CACHE, unit=MIB),
         says("cache", "KV self size", r"KV self size += *(?P<cache_bytes>NUM) MiB(?:, +" + _SIZES + ")?", unit=MIB),

@@ -27,6 +27,7 @@ SETTINGS = {
     "async_scheduling": "async_scheduling",
     "num_speculative_tokens": "num_speculative_tokens",
     "num_spec_tokens": "num_speculative_tokens",
+    "method": "draft_method",
     "disable_hybrid_kv_cache_manager": "disable_hybrid_kv_cache_manager",
 }
 """Names in `Namespace(...)`, in `non-default args: {...}` and in the config of the start."""
@@ -60,11 +61,10 @@ _BUDGET = (
     r"total_gpu_memory \((?P<total_bytes>NUM)GiB\) x gpu_memory_utilization \((?P<rounded_share>NUM)\) "
     r"= (?P<requested_bytes>NUM)GiB"
 )
-_NEEDED = (
-    r"max seq len \((?P<ctx>\d+)\), \(?(?P<needed_bytes>NUM) GiB KV cache is needed, which is larger than the "
-    r"available KV cache memory \((?P<available_bytes>NUM) GiB\)"
-    r"(?:.{0,80}?estimated maximum model length is (?P<longest>\d+)\b)?"
-)
+_LONGEST = r"estimated maximum model length is (?P<longest>\d[\d,]*\b)"
+_LACKING = r"available KV cache memory \((?P<available_bytes>NUM) GiB\)(?:.{0,80}?" + _LONGEST + ")?"
+_NEEDING = r"(?P<needed_bytes>NUM) GiB KV cache is needed(?:, which is larger than the " + _LACKING + ")?"
+_NEEDED = r"max seq len \((?P<ctx>\d[\d,]*)\)(?:, \(?" + _NEEDING + r"|(?=,? *$))"
 _STORED = (
     r"max seq len \((?P<ctx>\d+)\) is larger than the maximum number of tokens that can be stored in (?:the )?KV cache "
     r"\((?P<stored_tokens>\d+)\)"
@@ -74,7 +74,9 @@ _BLOCKS = (
 )
 _BATCHED = r"Chunked prefill is enabled with max_num_batched_tokens=(?P<max_num_batched_tokens>\d+)"
 _ESTIMATE = r"memory: (?P<graphs_estimate_bytes>NUM) GiB total"
-_TOKENS = r"[A-Z]{3,4}(?: \+ host)? KV cache size: (?P<tokens>NUM) tokens"
+_TOKENS = (
+    r"(?:kv_cache_utils\.py:(?P<source_line>\d+)\] +)?[A-Z]{3,4}(?: \+ host)? KV cache size: (?P<tokens>NUM) tokens"
+)
 _CONCURRENCY = r"Maximum concurrency for (?P<ctx>[\d,]+) tokens per request: (?P<concurrency>NUM)x"
 
 FORMAT = LogFormat(
@@ -84,14 +86,18 @@ FORMAT = LogFormat(
             "start", "LLM engine (v", r"Initializing an? (?:V1 )?LLM engine \(v(?P<version>[^)\s]+)\)", names=SETTINGS
         ),
         says("start", "LLM engine with config", names=SETTINGS),
-        says("config", "max_seq_len=", r"max_seq_len=\d+, download_dir=", names=SETTINGS),
+        says("config", "max_seq_len=", r"max_seq_len=\d+\b(?!, max_num_requests)", names=SETTINGS),
+        says("config", "tensor_parallel_size=", r"(?<!')tensor_parallel_size=\d+", names=SETTINGS),
         says("arguments", "non-default args", names=SETTINGS),
         says("arguments", "Namespace(", names=SETTINGS),
-        says("arguments", "vllm serve ", r"vllm serve (?P<model>[\w./-]+\b)", names=_COMMAND),
+        says("arguments", "vllm serve ", r"vllm serve(?: +(?P<model>[\w./][\w./-]*\b))?", names=_COMMAND),
         says("arguments", "vllm.entrypoints", names=_COMMAND),
+        says("arguments", "vllm/vllm-openai", r"vllm-openai:v(?P<version>\d[\w.+-]*)", names=_COMMAND),
+        says("arguments", "vllm/vllm-openai", names=_COMMAND),
         says("version", "vLLM API server version", r"vLLM API server version v?(?P<version>\d[\w.+-]*)"),
         says("context", "Using max model len", r"Using max model len (?P<ctx>\d+)"),
         says("batched", "max_num_batched_tokens=", _BATCHED),
+        says("states", "Mamba cache mode", r"when prefix caching is (?P<enable_prefix_caching>enabled|disabled)"),
         says("async", "Asynchronous scheduling is", r"scheduling is (?P<async_scheduling>enabled|disabled)"),
         says("kv dtype", "to store kv cache", r"Using (?P<kv_dtype>\w+) data type to store kv cache"),
         says("attention block", "attention block size to", r"size to (?P<block_tokens>\d+) tokens"),
@@ -102,7 +108,12 @@ FORMAT = LogFormat(
         says("blocks", "blocks: ", _BLOCKS),
         says("concurrency", "Maximum concurrency for", _CONCURRENCY),
         says("stored", "can be stored in", _STORED),
-        says("needed", "KV cache is needed", _NEEDED, unit=GIB, decimals=2),
+        # One sentence, which people break anywhere.
+        says("needed", "max seq len (", _NEEDED, unit=GIB, decimals=2),
+        says("needed", "KV cache is needed", _NEEDING, unit=GIB, decimals=2),
+        says("needed", "available KV cache memory (", _LACKING, unit=GIB, decimals=2),
+        says("needed", "estimated maximum model length", _LONGEST),
+        says("kernel block", "kv cache block size to", r"size to (?P<kernel_block>\d+) for"),
         says("weights", "Model loading took", r"took (?P<weights_bytes>NUM) ?Gi?B", unit=GIB, decimals=2),
         says("weights", "model weights took", r"took (?P<weights_bytes>NUM) ?Gi?B", unit=GIB, decimals=2),
         says("graphs", "Graph capturing finished", r"took (?P<graphs_bytes>NUM) GiB", unit=GIB, decimals=2),

@@ -1,6 +1,8 @@
 """Everything that is said about one log: the rows of all its figures, the request behind them, and notes."""
 
+import re
 from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -10,8 +12,8 @@ from kvcalc.engines.llama_cpp import LlamaCpp
 from kvcalc.engines.logs.pattern import Finding, Printed
 from kvcalc.engines.logs.reader import Log
 from kvcalc.engines.reconcile.doubts import doubts
-from kvcalc.engines.reconcile.gguf_facts import spec_from_log
-from kvcalc.engines.reconcile.pools import Figure, Pool, pool_rows
+from kvcalc.engines.reconcile.gguf_facts import lacks_latents, spec_from_log
+from kvcalc.engines.reconcile.pools import Figure, Pool, lesser_pool, pool_rows
 from kvcalc.engines.reconcile.question import Question
 from kvcalc.engines.reconcile.row import Row, explained
 from kvcalc.engines.reconcile.settings import Settings, contradictions, settings_of
@@ -62,7 +64,7 @@ def _pooled(log: Log, name: str, findings: list[Finding], asked: Asked, load: Lo
     spec, about_model = model_of(settings.text("model"), asked, load)
     own = table.defaults(settings) | settings.flags(type(engine)) | asked.flags(name)
     engine = engine.with_flags(**own)
-    question = Question(spec, _workload(settings, asked), _ranks(settings, asked), engine)
+    question = Question(spec, _workload(settings, asked, spec), _ranks(settings, asked, findings), engine)
     _ = question.size
     is_named = "@" in (asked.engine or "")
     is_told = version is not None or is_named
@@ -73,10 +75,11 @@ def _pooled(log: Log, name: str, findings: list[Finding], asked: Asked, load: Lo
     question = _best(question, releases, pools, table.figures(settings))
     figures = table.figures(settings)
     found = [row for pool, lines in pools for row in _explained(question, pool, lines, figures, is_open)]
-    if len(releases) > 1:
+    if not is_told and len(engine.versions) > 1:
         about_rules = f"the log prints no version: its figures are held against the rules of {question.engine.version}"
     rows = [*sum_rows(findings), *(row for stage in stages for row in contradictions(stage)), *found]
-    notes = [*log.notes, *filter(None, (about_rules, about_model)), *_about_others(log, name)]
+    about_ctx = _about_context(settings, asked, spec)
+    notes = [*log.notes, *filter(None, (about_rules, about_model, about_ctx)), *_about_others(log, name)]
     return _answer(log, findings, version, question, rows, notes)
 
 
@@ -99,7 +102,12 @@ def _explained(
     question: Question, pool: Pool, lines: Sequence[Finding], figures: Mapping[str, Figure], is_release_open: bool
 ) -> Iterator[Row]:
     """Rows of one pool; those that differ with the one change that explains them."""
-    return explained(lambda other: pool_rows(other, pool, lines, figures), question, is_release_open)
+    return explained(
+        lambda other: pool_rows(other, pool, lines, figures),
+        question,
+        is_release_open,
+        lambda: lesser_pool(question, pool, lines, figures),
+    )
 
 
 def _stages(table: Table, findings: Sequence[Finding], asked: Asked, settings: Settings) -> Iterator[_Stage]:
@@ -119,20 +127,38 @@ def _refuse_silence(log: Log, findings: Sequence[Finding], figures: Container[st
         )
 
 
-def _workload(settings: Settings, asked: Asked) -> Workload:
-    ctx = asked.workload.get("context_tokens") or settings.count("ctx")
+def _workload(settings: Settings, asked: Asked, spec: ModelSpec) -> Workload:
+    ctx = asked.workload.get("context_tokens") or settings.count("ctx") or spec.max_context
     if ctx is None:
         raise KvcalcError("the log does not say the longest request", "name it: --ctx")
-    said = {"kv_dtype": settings.format("kv_dtype")}
+    said: dict[str, Any] = {"kv_dtype": settings.format("kv_dtype")}
+    if (settings.text("draft_method") or "").casefold().endswith("mtp"):
+        # The checkpoint's own draft layers; those of another draft model are not in the spec.
+        said["draft_layers"] = len(spec.draft_layers)
     for key in ("dtype", "state_dtype"):
         if settings.text(key) is not None:
             said[key] = settings.format(key)
     return Workload(**{**said, **asked.workload, "context_tokens": ctx})
 
 
-def _ranks(settings: Settings, asked: Asked) -> Sharding:
+def _ranks(settings: Settings, asked: Asked, findings: Sequence[Finding]) -> Sharding:
     said = {name: settings.count(name) for name in Sharding.__struct_fields__}
+    said |= {name: said[name] or _highest(findings, name.upper()) for name in ("tp", "pp")}
     return Sharding(**{name: size for name, size in said.items() if size} | asked.ranks)
+
+
+def _about_context(settings: Settings, asked: Asked, spec: ModelSpec) -> str:
+    """What to say where nothing says the longest request."""
+    if "context_tokens" in asked.workload or settings.count("ctx"):
+        return ""
+    return f"the log does not say the longest request: it is taken for the model's own, {spec.max_context:,} tokens"
+
+
+def _highest(findings: Sequence[Finding], name: str) -> int:
+    """Ranks of that kind up to the highest that prefixes of lines name; 0 beside DP, which may share them out again."""
+    words = [one.rank.split() for one in findings if not any(word.startswith("DP") for word in one.rank.split())]
+    ranks = [int(word.removeprefix(name)) for own in words for word in own if re.fullmatch(rf"{name}\d{{1,4}}", word)]
+    return 1 + max(ranks) if ranks else 0
 
 
 def _contexts(log: Log, findings: list[Finding], asked: Asked, load: Loader) -> Answer:
@@ -140,7 +166,7 @@ def _contexts(log: Log, findings: list[Finding], asked: Asked, load: Loader) -> 
     version = printed_version(findings, settings)
     engine, about_rules = rules_for(LlamaCpp.name, version, asked)
     contexts = contexts_of(findings)
-    _refuse_silence(log, findings, ("cache_bytes", "state_bytes"))
+    _refuse_silence(log, findings, ("cache_bytes", "state_bytes", "kv_buffer_bytes", "state_buffer_bytes"))
     asked_of = [_context(one, findings, engine, asked, load) for one in contexts]
     rows = [row for one, question in zip(contexts, asked_of, strict=True) for row in context_rows(one, question)]
     notes = [*log.notes, *filter(None, [about_rules]), *_about_others(log, LlamaCpp.name)]
@@ -153,7 +179,7 @@ def _context(context: Context, findings: list[Finding], engine: Engine, asked: A
     spec = load(asked.model) if asked.model is not None and is_first else _printed_model(findings, context.model)
     if context.is_draft_of(spec):
         spec = msgspec.structs.replace(spec, layers=spec.draft_layers, draft_layers=(), reads=())
-    return context_question(context, spec, engine, asked)
+    return context_question(context, spec, engine, asked, lacks_latents(findings))
 
 
 def _printed_model(findings: list[Finding], model: int) -> ModelSpec:

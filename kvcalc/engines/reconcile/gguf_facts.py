@@ -44,6 +44,12 @@ def spec_from_log(findings: Sequence[Finding]) -> ModelSpec:
     return read_imported(Imported(document), path)
 
 
+def lacks_latents(findings: Sequence[Finding]) -> bool:
+    """Whether the metadata are of an MLA model without tensors of its own for it: K and V of every head are kept."""
+    keys = {one.values["key"].text.partition(".")[2] for one in findings if one.kind == "metadata"}
+    return "attention.kv_lora_rank" in keys and "attention.key_length_mla" not in keys
+
+
 def _path(findings: Sequence[Finding]) -> Path:
     said = next((one.values["path"].text for one in findings if one.kind == "file"), "model.gguf")
     return Path(PureWindowsPath(said).name if "\\" in said else Path(said).name)

@@ -117,5 +117,17 @@ def pool_rows(
     return (narrowing.row(one, key) for one in lines for key in figures if key in one.values)
 
 
+def lesser_pool(question: Question, pool: Pool, findings: Sequence[Finding], figures: Mapping[str, Figure]) -> str:
+    """The smaller pool with which all figures agree, where a rank with less memory may not be printed; else empty."""
+    said = {one.rank for one in findings if "available_bytes" in one.values}
+    if not said or len(said) >= question.sharding.tp * question.sharding.pp:
+        return ""
+    narrowing = Narrowing(question, Pool(0, pool.high, is_known=True), figures)
+    lines = (one for one in findings if one.kind not in _ASKED)
+    if any(narrowing.row(one, key).is_bad for one in lines for key in figures if key in one.values):
+        return ""
+    return f"a pool of {narrowing.pool.text}, if a rank that is not printed has no more"
+
+
 _ASKED = {"start", "config", "arguments"}
 """Kinds of lines that repeat what was asked, in words that elsewhere are figures."""

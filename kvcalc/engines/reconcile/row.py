@@ -72,13 +72,17 @@ def unexplained(one: Finding, key: str, why: str) -> Row:
 _RowsOf = Callable[[Question], Iterable[Row]]
 
 
-def explained(rows_of: _RowsOf, question: Question, is_release_open: bool = False) -> Iterator[Row]:
+def explained(
+    rows_of: _RowsOf, question: Question, is_release_open: bool = False, otherwise: Callable[[], str] = str
+) -> Iterator[Row]:
     """The rows of `question`; one that differs says with which single change all of them would agree.
 
-    Another release is such a change where nobody knows for sure which one it was.
+    Another release is such a change where nobody knows for sure which one it was; `otherwise` says what else is one.
     """
     rows = list(rows_of(question))
-    found = _changes(rows_of, question, is_release_open) if any(row.is_bad and not row.why for row in rows) else []
+    found = []
+    if any(row.is_bad and not row.why for row in rows):
+        found = _changes(rows_of, question, is_release_open) or [one for one in [otherwise()] if one]
     for row in rows:
         if not row.is_bad or row.why:
             yield row

@@ -24,6 +24,7 @@ KINDS = (
     "context",
     "batched",
     "async",
+    "states",
     "kv dtype",
     "block size",
     "usage",

@@ -8,6 +8,7 @@ import msgspec
 from kvcalc.engines.engine import Capacity
 from kvcalc.engines.logs.pattern import GIB, Finding, Printed
 from kvcalc.engines.reconcile.pools import Figure, Pool, least_pool
+from kvcalc.engines.reconcile.releases import vllm_era
 from kvcalc.engines.reconcile.settings import Settings, numbers_of
 
 SWAP_GIB = 4
@@ -55,7 +56,8 @@ def _vllm_figures(settings: Settings) -> Mapping[str, Figure]:
         "concurrency": _of(lambda held: held.max_concurrency),
         "stored_tokens": _of(_stored),
         "needed_bytes": lambda question, _: question.allocation.allocated_bytes,
-        "longest": _of(lambda held: held.longest_request),
+        # Before 0.29 the message forgets the null block.
+        "longest": _of(lambda held: held.figures.get("estimated_max_model_len", held.longest_request)),
     }
 
 
@@ -72,17 +74,6 @@ def _vllm_pool(findings: Sequence[Finding], settings: Settings) -> Pool:
     if exact:
         return Pool(exact, exact, is_known=True)
     return least_pool(_values(findings, "available_bytes"), (settings.count("pp") or 1) > 1)
-
-
-def _vllm_era(findings: Sequence[Finding], releases: Sequence[str]) -> Sequence[str]:
-    """V0 printed blocks on the CPU, and is gone since 0.11; tokens are printed since 0.8 (vllm-project/vllm#13596)."""
-    if any("cpu_blocks" in one.values for one in findings):
-        kept = [release for release in releases if numbers_of(release) < (0, 11)]
-    elif any(one.kind == "tokens" for one in findings):
-        kept = [release for release in releases if numbers_of(release) >= (0, 8)]
-    else:
-        kept = []
-    return kept or releases
 
 
 def _sglang_figures(_: Settings) -> Mapping[str, Figure]:
@@ -166,7 +157,7 @@ def _tensorrt_defaults(settings: Settings) -> dict[str, int]:
 
 
 TABLES = {
-    "vllm": Table(_vllm_figures, _vllm_pool, era=_vllm_era),
+    "vllm": Table(_vllm_figures, _vllm_pool, era=vllm_era),
     "sglang": Table(_sglang_figures, _sglang_pool, _sglang_named),
     "tensorrt-llm": Table(_tensorrt_figures, _tensorrt_pool, stages=_tensorrt_stages, defaults=_tensorrt_defaults),
 }

@@ -184,10 +184,10 @@ def test_the_fullest_rank_is_kept_and_files_are_not_overwritten(reconcile, tmp_p
     for rank, gib in enumerate((14.0, 15.5, 15.0)):
         text += f"(Worker_TP{rank} pid={rank}) Model loading took {gib} GiB memory and 3 seconds\n"
     saved = tmp_path / "over.yaml"
-    assert reconcile(text, "qwen3-14b", "--save", saved).code == 0
+    assert reconcile(text, "qwen3-14b", "--tp", "1", "--save", saved).code == 0
     assert read_overheads(saved).terms == {"weights": int(15.5 * GIB)}
-    assert reconcile(text, "qwen3-14b", "--save", saved).code == 2
-    assert reconcile(text, "qwen3-14b", "--save", saved, "--force").code == 0
+    assert reconcile(text, "qwen3-14b", "--tp", "1", "--save", saved).code == 2
+    assert reconcile(text, "qwen3-14b", "--tp", "1", "--save", saved, "--force").code == 0
 
 
 def test_graphs_that_were_estimated_are_no_activations(reconcile, tmp_path):
@@ -312,3 +312,78 @@ def test_a_damaged_log_is_answered_or_refused(name, damage):
     report = reconcile_report(answer)
     assert report.exit_code == (0 if answer.agrees else 1)
     assert all(row.logged.text in text for row in answer.rows)
+
+
+NEMOTRON = """\
+vllm serve `
+    --model /model `
+    --max-model-len 131072 `
+    --kv-cache-dtype fp8
+(Worker_TP0 pid=271) INFO 02-02 13:25:04 [gpu_worker.py:375] Available KV cache memory: 4.02 GiB
+(Worker_TP1 pid=272) INFO 02-02 13:19:32 [scheduler.py:230] Chunked prefill is enabled with max_num_batched_tokens=2048.
+(EngineCore_DP0 pid=214) INFO 02-02 13:25:05 [kv_cache_utils.py:1291] GPU KV cache size: 183,744 tokens
+(EngineCore_DP0 pid=214) INFO 02-02 13:25:05 [kv_cache_utils.py:1296] Maximum concurrency for 131,072 tokens per request: 6.17x
+"""
+"""Of https://github.com/vllm-project/vllm/issues/33333: rank 0 prints its memory, rank 1, which has less, does not."""
+
+
+def test_a_rank_that_is_not_printed_may_have_less(reconcile):
+    answer = reconcile(NEMOTRON, "nemotron-3-nano-30b-a3b", "--format", "json")
+    why = "equal with a pool of 1.33 GiB, if a rank that is not printed has no more"
+    assert whys(answer) == {
+        ("available_bytes", "measured"): "",
+        ("tokens", "different"): why,
+        ("concurrency", "different"): why,
+    }
+    assert answer.json["request"]["tp"] == 2
+    assert "0.13.0" in answer.json["notes"][0]
+    alone = reconcile(NEMOTRON.replace("Worker_TP1", "Worker"), "nemotron-3-nano-30b-a3b", "--format", "json")
+    assert alone.json["request"]["tp"] == 1
+    assert "not printed" not in str(whys(alone))
+
+
+def test_a_flag_counts_though_it_asks_for_the_default(reconcile):
+    text = "vllm serve Qwen/Qwen3-8B --tensor-parallel-size 2\n[gpu_worker.py:1] Available KV cache memory: 20.00 GiB\n"
+    text += "GPU KV cache size: 145,632 tokens\n"
+    assert reconcile(text).code == 1
+    assert reconcile(text, "--tp", "1").code == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "release"), [(716, "0.9.2"), (1087, "0.11.0"), (1319, "0.19.1"), (1711, "0.20.0"), (2464, "0.31.0")]
+)
+def test_a_line_of_the_source_names_its_release(line, release, reconcile):
+    text = f"Available KV cache memory: 20.00 GiB\n[kv_cache_utils.py:{line}] GPU KV cache size: 145,632 tokens\n"
+    answer = reconcile(text, "qwen3-8b", "--ctx", "8192", "--format", "json")
+    assert answer.json["engine"] == f"vllm@{release}"
+    assert answer.json["notes"] == [f"the log prints no version: its figures are held against the rules of {release}"]
+
+
+def test_words_of_ggufs_from_before_mla_count(reconcile):
+    """Without flash attention every K and V; a GGUF with `key_length_mla` would keep latents alone."""
+    later = EXCERPTS["deepseek-r1-before-mla"]["log"].replace(
+        "attention.key_length u32", "attention.key_length_mla u32"
+    )
+    assert reconcile(later, "deepseek-r1").code == 1
+    assert reconcile(later, "deepseek-r1", "--no-mla").code == 0
+
+
+@pytest.mark.parametrize(
+    "joint", ["\\\n", "\\\r\n", "`\n", "^\r\n"], ids=["bash", "bash of Windows", "PowerShell", "cmd"]
+)
+@pytest.mark.parametrize(
+    ("words", "engine"),
+    [
+        ("docker run -p 8000:8000 | vllm/vllm-openai:v0.19.1 | --model Qwen/Qwen3-8B", "vllm@0.19.1"),
+        ("docker run -p 8000:8000 | vllm/vllm-openai:latest | --model Qwen/Qwen3-8B", "vllm@0.31.0"),
+        ("vllm serve | Qwen/Qwen3-8B", "vllm@0.31.0"),
+    ],
+)
+def test_a_command_goes_over_several_lines(joint, words, engine, reconcile):
+    """20 GiB on each of two ranks of 73,728 bytes a token are 291,264 tokens."""
+    command = f"{words} | --max-model-len 32768 | --tensor-parallel-size 2".replace("| ", joint + "  ")
+    text = "Available KV cache memory: 20.00 GiB\n[kv_cache_utils.py:2464] GPU KV cache size: 291,264 tokens\n"
+    answer = reconcile(f"{command}\n{text}", "--format", "json")
+    assert answer.code == 0, answer.out
+    assert answer.json["engine"] == engine
+    assert answer.json["request"]["context_tokens"] == 32768
