@@ -130,6 +130,7 @@ def _asked(models: Sequence[str], grid: GridOptions, same: SameOptions, goals: G
         osl=osl,
         served=goals.served,
         scales={gpu: one.scales for gpu, one in calibrations.items()},
+        notes=tuple(one.provenance for one in calibrations.values()),
         rates=Rates(parse_prices(goals.price or (), gpus), parse_powers(goals.power or (), gpus)),
     )
 

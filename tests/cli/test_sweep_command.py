@@ -186,10 +186,15 @@ def test_large_grids_stream(kvcalc, tmp_path, monkeypatch):
 
 def test_a_calibration_is_applied(kvcalc, tmp_path):
     path = tmp_path / "c.json"
-    path.write_text(json.dumps({"schema": "kvcalc.calibration/1", "gpu": "h100-sxm5-80gb", "engine": "vllm",
-                                "factors": {"host": 3.0}, "points": 3, "date": "2026-01-01"}))  # fmt: skip
+    path.write_text(json.dumps({
+        "schema": "kvcalc.calibrate/1", "gpu": "h100-sxm5-80gb", "engine": "vllm", "factors": {"host": 3.0},
+        "bands": {"decode, dense": 0.08}, "points": 12, "date": "2026-01-01", "device": "NVIDIA H100", "driver": None,
+        "error_before": {"mape": 0.2, "median": 0.1}, "error_left_out": {"mape": 0.05, "median": 0.03},
+    }))  # fmt: skip
     asked = ("sweep", "llama-8b", "--gpu", "h100-sxm", "--format", "json")
-    plain, scaled = (kvcalc(*asked, *more).json["points"][0]["step_seconds"] for more in ((), ("--calibration", path)))
+    documents = [kvcalc(*asked, *more).json for more in ((), ("--calibration", path))]
+    plain, scaled = (document["points"][0]["step_seconds"] for document in documents)
+    assert any("calibrated on 12 points" in note for note in documents[1]["notes"])
     # 500 us a step and 10 us a sequence become three times as much.
     assert math.isclose(scaled - plain, 2 * 510e-6, rel_tol=1e-6)
     other = kvcalc("sweep", "llama-8b", "--gpu", "h200-sxm", "--calibration", path)

@@ -39,7 +39,7 @@ class Deployment(NamedTuple):
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """A sweep. `contexts` are whole ones, prompt and answer; `gpus` are names, none where only memory is asked about.
 
-    `scales` are calibrations by the name of the GPU.
+    `scales` are calibrations by the name of the GPU, on which there may be `notes`.
     """
 
     specs: tuple[ModelSpec, ...]
@@ -52,6 +52,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     served: bool = False
     scales: dict[str, Scales] = {}
     rates: Rates = Rates()
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         refuse_too_many(self.sides)

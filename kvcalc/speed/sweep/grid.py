@@ -36,7 +36,7 @@ class Prepared(NamedTuple):
 def prepare(asked: Asked) -> Prepared:
     """The deployments of a sweep; KvcalcError where none of them can be."""
     found: list[tuple[Deployment, Ready | None]] = []
-    notes: dict[str, None] = {}
+    notes = dict.fromkeys(asked.notes)
     refused: list[KvcalcError] = []
     for deployment in asked.deployments:
         try:
