@@ -15,6 +15,7 @@ from kvcalc.speed.setting import Use, decode_costs, machine_for, make_setting, p
 from kvcalc.speed.timing import Timing, scaled, timing
 
 INTERFERENCE = "prefill interference"
+MOST_DRAFTED = 1000
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -39,9 +40,10 @@ class Load(msgspec.Struct, frozen=True):
         if not 0 <= self.shared_prefix < self.isl:
             message = f"--shared-prefix {self.shared_prefix}: a prompt of {self.isl} tokens has at least one of its own"
             raise KvcalcError(message, f"from 0 to {self.isl - 1} is possible")
-        if self.draft_tokens < 0 or not 0 <= self.acceptance <= 1:
+        if not 0 <= self.draft_tokens <= MOST_DRAFTED or not 0 <= self.acceptance <= 1:
             raise KvcalcError(
-                f"--draft-tokens {self.draft_tokens} --acceptance {self.acceptance}: a count and a share from 0 to 1",
+                f"--draft-tokens {self.draft_tokens} --acceptance {self.acceptance}: a count up to {MOST_DRAFTED:,} "
+                "and a share from 0 to 1",
                 "write --draft-tokens 3 --acceptance 0.7",
             )
         if self.rate is not None and not 0 < self.rate < float("inf"):
