@@ -93,9 +93,14 @@ class Throughput(msgspec.Struct, frozen=True):
     notes: tuple[str, ...]
 
     @property
+    def running(self) -> int:
+        """Sequences in a step: those of the batch that do not wait."""
+        return self.load.batch if self.served is None else self.served.running
+
+    @property
     def tokens_per_second(self) -> float:
         """Of all sequences, in decode alone."""
-        return self.load.batch * self.tokens_per_second_per_sequence
+        return self.running * self.tokens_per_second_per_sequence
 
     @property
     def tokens_per_second_per_sequence(self) -> float:
@@ -141,9 +146,9 @@ def _room(setting: Setting, load: Load, use: Use, engine: str | None, served: bo
     most, reason = sequences_that_fit(setting, use, workload, engine, load.shared_prefix)
     if most < 1 or (most < load.batch and not served):
         many, verb = ("s", "do") if load.batch > 1 else ("", "does")
-        asked = f"{load.batch} sequence{many} of {load.context:,} tokens {verb} not fit {setting.machine.gpu.name}"
+        asked = f"{load.batch:,} sequence{many} of {load.context:,} tokens {verb} not fit {setting.machine.gpu.name}"
         raise KvcalcError(
-            f"{asked}, {most} {'does' if most == 1 else 'do'}: {reason}",
+            f"{asked}, {most:,} {'does' if most == 1 else 'do'}: {reason}",
             f"--batch {most}, more --tp, a smaller --kv-dtype, or --force" if most else "more --tp, or --force",
         )
     return most
@@ -160,7 +165,8 @@ class _Estimator:
 
     def answer(self, use: Use, served: bool, fitting: int | None) -> Throughput:
         load, setting = self.load, self.setting
-        decode = self._decode(load.batch, load.context)
+        running = load.batch if fitting is None else min(load.batch, fitting)
+        decode = self._decode(running, load.context)
         return Throughput(
             spec=setting.model.size.spec,
             setting=setting,
@@ -169,9 +175,9 @@ class _Estimator:
             scales=self.scales,
             prefill=timing(self._prefill(), self.bands["prefill"]),
             decode=timing(decode, self.bands["decode"]),
-            served=self._served(fitting) if served else None,
+            served=self._served(running) if served else None,
             compute_bound_batch=compute_bound_batch(setting, load.context),
-            cache_bound_context=cache_bound_context(setting, load.batch),
+            cache_bound_context=cache_bound_context(setting, running),
             bands=self.bands,
             notes=tuple(self._notes(fitting, served)),
         )
@@ -183,10 +189,9 @@ class _Estimator:
         load = self.load
         return self.scales.applied(prefill_costs(self.setting, load.isl - load.shared_prefix, load.shared_prefix))
 
-    def _served(self, fitting: int | None) -> Served:
+    def _served(self, running: int) -> Served:
         """TPOT is a step of the running batch at the middle of the answers, and the prompts taken in meanwhile."""
         load, ranks = self.load, self.setting.model.sharding.dp
-        running = load.batch if fitting is None else min(load.batch, fitting)
         step = scaled_steps(self._decode(running, load.isl + load.osl // 2), 1 / load.tokens_a_step)
         prompt = self._prefill()
         share = self.setting.machine.free["prefill_share"] * self.scales.of("interference")
@@ -202,8 +207,8 @@ class _Estimator:
     def _notes(self, fitting: int | None, served: bool) -> list[str]:
         setting, load = self.setting, self.load
         notes = [*setting.machine.notes, *setting.numbers.notes]
-        if served and fitting is not None and fitting < load.batch:
-            notes.append(f"{fitting} of {load.batch} requests fit the cache at once: the others wait")
+        if fitting is not None and fitting < load.batch:
+            notes.append(f"{fitting:,} of {load.batch:,} requests fit the cache at once: the others wait")
         if served:
             notes.append(TTFT_NOTE)
         if load.draft_tokens and setting.model.drafts is None:

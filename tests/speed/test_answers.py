@@ -1,5 +1,6 @@
 """Bounds, sums and monotony of whole answers, over the catalogue and the GPUs."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -130,6 +131,10 @@ def test_users_past_the_cache_wait():
     assert found.served.running < 512
     assert found.served.running == pytest.approx(most, rel=0.15)
     assert any("wait" in note for note in found.notes)
+    # A step is of those that run, not of those that ask.
+    alone = answer(load=msgspec.structs.replace(load, batch=found.served.running))
+    assert found.decode.seconds == alone.decode.seconds
+    assert found.tokens_per_second == alone.tokens_per_second
     with pytest.raises(KvcalcError, match="do not fit") as refused:
         answer(load=load)
     assert "--force" in refused.value.hint
@@ -201,9 +206,24 @@ def test_ranks_that_keep_attention_whole_hold_its_weights(engine):
     weights = 2 * (32 * (2 * 4096 * 5120 + 3 * 4096 * 14336 / 4) + 2 * 128_256 * 4096 / 4)
     card = find_gpu("h100-sxm").driver_memory_bytes.value
     most = int(4 * (0.9 * card - weights) / (1152 * 131_072))
-    with pytest.raises(KvcalcError, match=f"do not fit h100-sxm5-80gb, {most} do"):
+    with pytest.raises(KvcalcError, match=f"do not fit h100-sxm5-80gb, {most:,} do"):
         answer(load=Load(batch=most + 1), use=whole, engine=engine)
     assert answer(load=Load(batch=most), use=whole, engine=engine).decode.seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("sharding", "attention_dp", "message"),
+    [
+        (Sharding(tp=8, dp=3), True, "--attention-dp --tp 8 --dp 3"),
+        (Sharding(tp=8), True, "--attention-dp --tp 8 --dp 1"),
+        (Sharding(tp=2, dp=8), True, "--attention-dp --tp 2 --dp 8"),
+        (Sharding(dp=8, ep=8), False, "--ep 8 --tp 1"),
+    ],
+)
+def test_ranks_that_cannot_be_timed(sharding, attention_dp, message):
+    with pytest.raises(KvcalcError) as refused:
+        Use(sharding=sharding, attention_dp=attention_dp)
+    assert message in refused.value.message
 
 
 def test_crossovers_are_where_one_passes_the_other():
