@@ -15,7 +15,7 @@ from kvcalc.speed.points import Built, Found, of_one_machine
 
 LeftOutBy = Literal["configuration", "point"]
 MOST_TIMES_SLOWER = 10
-"""Past what a point is asked about: of the published ones none is."""
+"""Past what a point is asked about: 4 of 2,260 rows of tests/golden/throughput_points.csv.gz are."""
 HELD = 0.9
 """The share of measurements that a band is to hold."""
 

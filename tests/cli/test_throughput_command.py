@@ -75,6 +75,12 @@ def test_force_answers_for_what_does_not_fit(kvcalc):
     assert answer.json["decode"]["step_seconds"] > 0
 
 
+def test_a_title_says_how_ranks_are_used(kvcalc):
+    asked = ("throughput", "deepseek-v3", "--gpu", "h200-sxm", "--weights", "fp8", "--tp", "8")
+    assert "vllm tp 8 dp 8 attention-dp" in kvcalc(*asked, "--dp", "8", "--attention-dp").out
+    assert "vllm tp 8 dcp 2" in kvcalc(*asked, "--dcp", "2").out
+
+
 def test_a_rate_past_capacity_is_a_no(kvcalc):
     answer = kvcalc("throughput", "llama-8b", "--gpu", "h100-sxm", "--served", "--rate", "1000/s", "--format", "json")
     assert answer.code == 1
