@@ -107,11 +107,6 @@ class Throughput(msgspec.Struct, frozen=True):
         """Of one sequence, in decode alone."""
         return self.load.tokens_a_step / self.decode.seconds
 
-    @property
-    def context_seconds(self) -> float:
-        """A whole request at batch 1 of the prompt: prefill, then decode at the end of the context."""
-        return self.prefill.seconds + self.load.osl / self.load.tokens_a_step * self.decode.seconds
-
 
 def estimate(
     spec: ModelSpec,
