@@ -269,6 +269,11 @@ def test_what_cannot_be_asked(load, message):
     assert message in refused.value.message
 
 
+def test_ranks_of_a_torus_exchange_along_an_axis():
+    """TPU v5p: 90 GB/s along an axis one way (jax-ml/scaling-book, tpus.md), and 15 GB/s of PCIe to its host."""
+    assert find_machine("tpu-v5p", ranks=2).link_bytes_per_second == 90e9
+
+
 def test_a_gpu_without_tables_takes_its_familys_and_says_so():
     found = answer(gpu="rtx-4090", use=Use(weights="fp8"))
     assert "rtx-4090 has no op tables: shares of its peaks are those of l40s" in found.notes
