@@ -132,6 +132,10 @@ def _load(options: LoadOptions) -> "Load":
 
     if options.rate is not None and not options.served:
         raise KvcalcError("--rate is the rate at which a server is asked", "add --served")
+    if bool(options.draft_tokens) != (options.acceptance is not None):
+        flag = f"--draft-tokens {options.draft_tokens}" if options.draft_tokens else "--acceptance"
+        message = f"{flag}: drafting needs both its tokens and how often one is right"
+        raise KvcalcError(message, "write --draft-tokens 3 --acceptance 0.7")
     prefix = options.shared_prefix
     given = {"isl": options.isl, "osl": options.osl, "batch": options.batch, "acceptance": options.acceptance}
     return Load(

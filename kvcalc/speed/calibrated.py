@@ -1,7 +1,7 @@
 """A calibration as a file: factors of time for one GPU and engine, and how they were found."""
 
-import math
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -14,6 +14,8 @@ from kvcalc.speed.machine import SERVER, engine_name
 
 SCHEMA = "kvcalc.calibrate/1"
 MOST_BYTES = 64 * 2**20
+MOST_TIMES = 10**6
+"""By how much a file may say that times differ from what is predicted; past that it is broken."""
 
 
 class CalibrationFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,7 +26,7 @@ class CalibrationFile(msgspec.Struct, frozen=True, kw_only=True):
     engine: str
     factors: dict[str, float]
     bands: dict[str, float]
-    points: int
+    points: Annotated[int, msgspec.Meta(ge=1)]
     date: str
     device: str | None
     driver: str | None
@@ -75,10 +77,11 @@ def _decoded(raw: bytes, name: str) -> CalibrationFile:
     for factor, value in found.factors.items():
         if factor not in FACTORS and not factor.startswith((ARITHMETIC, OVERHEAD)):
             raise KvcalcError(f"{name}: {shorten(factor)} is no factor", f"known: {', '.join(FACTORS)}")
-        if not 0 < value < math.inf:
-            raise KvcalcError(f"{name}: {shorten(factor)} {value} is no factor of time", "factors are above 0")
-    if any(not 0 <= share < math.inf for share in found.bands.values()):
-        raise KvcalcError(f"{name}: a band is no share of 0 or more", "run kvcalc calibrate again")
+        if not 1 / MOST_TIMES <= value <= MOST_TIMES:
+            message = f"{name}: {shorten(factor)} {value:g} is no factor of time"
+            raise KvcalcError(message, f"factors are from 1/{MOST_TIMES:,} to {MOST_TIMES:,}")
+    if any(not 0 <= share <= MOST_TIMES for share in found.bands.values()):
+        raise KvcalcError(f"{name}: a band is no share from 0 to {MOST_TIMES:,}", "run kvcalc calibrate again")
     return found
 
 

@@ -6,6 +6,7 @@ from kvcalc.engines.plan import Budget, Outcome, Plan, evaluate
 from kvcalc.errors import KvcalcError
 from kvcalc.sizing.need import Workload
 from kvcalc.speed.kernels import Setting
+from kvcalc.speed.machine import engine_name
 from kvcalc.speed.room import most_sequences
 from kvcalc.speed.setting import Use
 from kvcalc.speed.weights import is_recipe
@@ -18,17 +19,18 @@ def sequences_that_fit(
     """Whole sequences of the workload's context that run at once, and where that comes from in words.
 
     `shared` tokens of each are kept once. What no engine's rules reach (a recipe of llama.cpp, a card of
-    whose memory only the label is known) is counted by `room.most_sequences`.
+    whose memory only the label is known, attention-DP but SGLang's) is counted by `room.most_sequences`.
     """
     gpu = setting.machine.gpu
     has_rules = gpu.driver_memory_bytes is not None and (engine is None or _has_rules(engine))
-    if is_recipe(use.weights) or shared or not has_rules:
+    flags = _flags(engine, use)
+    if is_recipe(use.weights) or shared or not has_rules or flags is None:
         return int(most_sequences(setting, workload.context_tokens, shared)), "beside the weights"
     plan = Plan(
         spec=setting.model.size.spec,
         workload=workload,
         sharding=use.sharding,
-        engine=Plain() if engine is None else find_engine(engine, _flags(engine, use)),
+        engine=Plain() if engine is None else find_engine(engine, flags),
         budget=Budget.of(gpu=gpu.name, gpu_memory=None, kv_cache_memory=None),
     )
     outcome = evaluate(plan)
@@ -48,8 +50,8 @@ def _has_rules(engine: str) -> bool:
     return True
 
 
-def _flags(engine: str, use: Use) -> dict[str, bool]:
-    """The flag of attention-DP, which moves weights."""
-    names = {"sglang": "enable_dp_attention", "tensorrt-llm": "enable_attention_dp"}
-    name = names.get(engine.partition("@")[0].strip().casefold())
-    return {name: True} if name and use.attention_dp else {}
+def _flags(engine: str | None, use: Use) -> dict[str, bool] | None:
+    """The flag of attention-DP, which moves weights, where it is asked; None where an engine has no rules for it."""
+    if not use.attention_dp:
+        return {}
+    return {"enable_dp_attention": True} if engine_name(engine) == "sglang" else None

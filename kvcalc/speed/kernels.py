@@ -82,6 +82,7 @@ def kernel_cost(
     flops: Any,
     moves: str = "weights",
 ) -> Cost:
+    """What moves `moved` bytes and computes `flops`; `constants` are seconds to start, two shares and a rate's name."""
     start, bandwidth_share, flops_share, rate = constants
     moving, working = moved / machine.bytes_per_second, flops / machine.rate(rate)
     flops_share = flops_share * machine.free.get("arithmetic_share", 1.0)

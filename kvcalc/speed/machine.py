@@ -155,9 +155,10 @@ def _known(figure: Figure | None, gpu: Gpu, what: str) -> int:
 
 
 def _link(gpu: Gpu, free: Mapping[str, float], ranks: int) -> tuple[float | None, float]:
-    """Bytes a second in one direction to the other ranks, and the share that is reached."""
+    """Bytes a second in one direction to the other ranks, one axis of a torus, and the share that is reached."""
     if ranks == 1:
         return None, 1.0
-    if gpu.link_bytes_per_second is not None:
-        return float(gpu.link_bytes_per_second.value), free["link_share"]
+    link = gpu.link_bytes_per_second or gpu.link_axis_bytes_per_second
+    if link is not None:
+        return float(link.value), free["link_share"]
     return float(_known(gpu.pcie_bytes_per_second, gpu, "link to other GPUs")), free["pcie_share"]

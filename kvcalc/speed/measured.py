@@ -20,7 +20,7 @@ from kvcalc.errors import KvcalcError, UnknownNameError, shorten
 from kvcalc.model.catalog import load
 from kvcalc.model.spec import ModelSpec
 from kvcalc.speed.calibration import Part, Point
-from kvcalc.speed.kernels import Setting
+from kvcalc.speed.kernels import Cost, Setting
 from kvcalc.speed.room import most_sequences
 from kvcalc.speed.setting import Use, decode_costs, machine_for, make_setting, prefill_costs
 
@@ -139,8 +139,13 @@ def running(row: Measurement, setting: Setting) -> int:
         return row.batch
 
 
+def _prompts(row: Measurement, setting: Setting) -> list[Cost]:
+    """All prompts of the batch at once, a data-parallel rank its share of them."""
+    return prefill_costs(setting, row.isl, 0, -(-row.batch // row.dp))
+
+
 def _first_token(row: Measurement, setting: Setting) -> Point:
-    return Point((Part(1.0, prefill_costs(setting, row.isl, 0, row.batch)),), row.value / 1e3)
+    return Point((Part(1.0, _prompts(row, setting)),), row.value / 1e3)
 
 
 def _decode(row: Measurement, setting: Setting) -> Point:
@@ -148,13 +153,12 @@ def _decode(row: Measurement, setting: Setting) -> Point:
 
 
 def _prefill(row: Measurement, setting: Setting) -> Point:
-    costs = prefill_costs(setting, row.isl, 0, row.batch)
-    return Point((Part(1.0, costs),), row.isl * row.batch / row.value)
+    return Point((Part(1.0, _prompts(row, setting)),), row.isl * row.batch / row.value)
 
 
 def _static(row: Measurement, setting: Setting) -> Point:
     """One token of a static batch: a share of its prompts, and a step in the middle of its answers."""
-    prompts = Part(1 / row.osl, prefill_costs(setting, row.isl, 0, row.batch))
+    prompts = Part(1 / row.osl, _prompts(row, setting))
     step = Part(1.0, decode_costs(setting, row.batch, row.isl + row.osl // 2))
     return Point((prompts, step), row.batch / row.value)
 

@@ -3,6 +3,7 @@
 import gzip
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -82,6 +83,7 @@ def _spelled(find: Callable[[str], str], text: str) -> str:
         return text
 
 
+@cache
 def _gpu_name(text: str) -> str:
     return find_gpu(text).name
 

@@ -150,7 +150,9 @@ def _title(found: Throughput) -> Iterator[str]:
     load, machine, sharding = found.load, found.setting.machine, found.use.sharding
     yield found.spec.name
     ranks = [f"{name} {size}" for name, size in (("tp", sharding.tp), ("pp", sharding.pp), ("dp", sharding.dp),
-             ("ep", sharding.ep)) if size > 1]  # fmt: skip
+             ("ep", sharding.ep), ("dcp", sharding.dcp)) if size > 1]  # fmt: skip
+    if found.use.attention_dp:
+        ranks.append("attention-dp")
     yield " ".join([f"{machine.gpu.name} under {machine.engine}", *ranks])
     yield f"{load.isl:,} tokens in, {load.osl:,} out, batch {load.batch:,}"
     numbers = found.setting.numbers

@@ -34,7 +34,7 @@ def _stack_bytes(setting: Setting, stack: Stack) -> float:
 def most_sequences(setting: Setting, tokens: Any, shared: int = 0) -> Any:
     """Sequences of `tokens` tokens that all ranks hold beside the weights, as a number that is not rounded.
 
-    The first `shared` tokens of all are kept once.
+    The first `shared` tokens of all are kept once; the states, and what windows hold past them, are each one's own.
 
     KvcalcError where the weights alone pass the card, or its memory is not known.
     """
@@ -53,7 +53,7 @@ def most_sequences(setting: Setting, tokens: Any, shared: int = 0) -> Any:
             f"of whose {memory / 2**30:,.1f} GiB a server takes {MEMORY_SHARE:.0%}",
             "more --tp, a smaller --weights format, or --force",
         )
-    return pool / (_stored(setting, tokens) - prefix) * model.sharding.dp
+    return pool / _stored(setting, tokens - shared) * model.sharding.dp
 
 
 def _stored(setting: Setting, tokens: Any) -> Any:

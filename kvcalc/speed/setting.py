@@ -6,6 +6,7 @@ import msgspec
 
 from kvcalc.cache.formats import AUTO
 from kvcalc.cache.sharding import Sharding
+from kvcalc.errors import KvcalcError
 from kvcalc.model.spec import ModelSpec
 from kvcalc.sizing.need import CacheSize, Workload, size_workload
 from kvcalc.speed.kernels import Cost, Pass, Setting
@@ -30,6 +31,19 @@ class Use(msgspec.Struct, frozen=True):
     sharding: Sharding = Sharding()
     attention_dp: bool = False
     draft_layers: int = 0
+
+    def __post_init__(self) -> None:
+        tp, dp, ep = self.sharding.tp, self.sharding.dp, self.sharding.ep
+        if self.attention_dp and (dp == 1 or tp % dp):
+            raise KvcalcError(
+                f"--attention-dp --tp {tp} --dp {dp}: --dp ranks are taken from the --tp ones, which they divide",
+                "write --tp 8 --dp 8 --attention-dp",
+            )
+        if ep > tp:
+            raise KvcalcError(
+                f"--ep {ep} --tp {tp}: experts are timed on --tp ranks that share them, and there are fewer",
+                f"--tp {ep} --ep {ep}, with --dp {ep} --attention-dp where each keeps attention whole",
+            )
 
 
 def make_setting(spec: ModelSpec, machine: Machine, use: Use) -> Setting:

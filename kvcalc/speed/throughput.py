@@ -15,6 +15,8 @@ from kvcalc.speed.pricing import Pricing, queue_seconds
 from kvcalc.speed.setting import Use, machine_for, make_setting, workload_of
 from kvcalc.speed.timing import Timing, timing
 
+MOST_DRAFTED = 1000
+
 
 class Load(msgspec.Struct, frozen=True):
     """What is asked of a server: prompts of `isl` tokens, answers of `osl`, `batch` sequences at once.
@@ -38,9 +40,10 @@ class Load(msgspec.Struct, frozen=True):
         if not 0 <= self.shared_prefix < self.isl:
             message = f"--shared-prefix {self.shared_prefix}: a prompt of {self.isl} tokens has at least one of its own"
             raise KvcalcError(message, f"from 0 to {self.isl - 1} is possible")
-        if self.draft_tokens < 0 or not 0 <= self.acceptance <= 1:
+        if not 0 <= self.draft_tokens <= MOST_DRAFTED or not 0 <= self.acceptance <= 1:
             raise KvcalcError(
-                f"--draft-tokens {self.draft_tokens} --acceptance {self.acceptance}: a count and a share from 0 to 1",
+                f"--draft-tokens {self.draft_tokens} --acceptance {self.acceptance}: a count up to {MOST_DRAFTED:,} "
+                "and a share from 0 to 1",
                 "write --draft-tokens 3 --acceptance 0.7",
             )
         if self.rate is not None and not 0 < self.rate < float("inf"):
@@ -90,19 +93,19 @@ class Throughput(msgspec.Struct, frozen=True):
     notes: tuple[str, ...]
 
     @property
+    def running(self) -> int:
+        """Sequences in a step: those of the batch that do not wait."""
+        return self.load.batch if self.served is None else self.served.running
+
+    @property
     def tokens_per_second(self) -> float:
         """Of all sequences, in decode alone."""
-        return self.load.batch * self.tokens_per_second_per_sequence
+        return self.running * self.tokens_per_second_per_sequence
 
     @property
     def tokens_per_second_per_sequence(self) -> float:
         """Of one sequence, in decode alone."""
         return self.load.tokens_a_step / self.decode.seconds
-
-    @property
-    def context_seconds(self) -> float:
-        """A whole request at batch 1 of the prompt: prefill, then decode at the end of the context."""
-        return self.prefill.seconds + self.load.osl / self.load.tokens_a_step * self.decode.seconds
 
 
 def estimate(
@@ -138,9 +141,9 @@ def _room(setting: Setting, load: Load, use: Use, engine: str | None, served: bo
     most, reason = sequences_that_fit(setting, use, workload, engine, load.shared_prefix)
     if most < 1 or (most < load.batch and not served):
         many, verb = ("s", "do") if load.batch > 1 else ("", "does")
-        asked = f"{load.batch} sequence{many} of {load.context:,} tokens {verb} not fit {setting.machine.gpu.name}"
+        asked = f"{load.batch:,} sequence{many} of {load.context:,} tokens {verb} not fit {setting.machine.gpu.name}"
         raise KvcalcError(
-            f"{asked}, {most} {'does' if most == 1 else 'do'}: {reason}",
+            f"{asked}, {most:,} {'does' if most == 1 else 'do'}: {reason}",
             f"--batch {most}, more --tp, a smaller --kv-dtype, or --force" if most else "more --tp, or --force",
         )
     return most
@@ -160,6 +163,7 @@ class _Estimator:
 
     def answer(self, use: Use, served: bool, fitting: int | None) -> Throughput:
         load, setting = self.load, self.setting
+        running = load.batch if fitting is None else min(load.batch, fitting)
         return Throughput(
             spec=setting.model.size.spec,
             setting=setting,
@@ -167,17 +171,16 @@ class _Estimator:
             load=load,
             scales=self.scales,
             prefill=timing(self.pricing.prompt(), self.bands["prefill"]),
-            decode=timing(self.pricing.last_step(load.batch), self.bands["decode"]),
-            served=self._served(fitting) if served else None,
+            decode=timing(self.pricing.last_step(running), self.bands["decode"]),
+            served=self._served(running) if served else None,
             compute_bound_batch=compute_bound_batch(setting, load.context),
-            cache_bound_context=cache_bound_context(setting, load.batch),
+            cache_bound_context=cache_bound_context(setting, running),
             bands=self.bands,
             notes=tuple(self._notes(fitting, served)),
         )
 
-    def _served(self, fitting: int | None) -> Served:
+    def _served(self, running: int) -> Served:
         load = self.load
-        running = load.batch if fitting is None else min(load.batch, fitting)
         tpot = timing(self.pricing.tpot(running), self.bands["served"])
         ttft = timing(self.pricing.ttft(running), self.bands["ttft"])
         busy = None if load.rate is None else load.rate * tpot.seconds * load.osl / running
@@ -187,8 +190,8 @@ class _Estimator:
     def _notes(self, fitting: int | None, served: bool) -> list[str]:
         setting, load = self.setting, self.load
         notes = [*setting.machine.notes, *setting.numbers.notes]
-        if served and fitting is not None and fitting < load.batch:
-            notes.append(f"{fitting} of {load.batch} requests fit the cache at once: the others wait")
+        if fitting is not None and fitting < load.batch:
+            notes.append(f"{fitting:,} of {load.batch:,} requests fit the cache at once: the others wait")
         if served:
             notes.append(TTFT_NOTE)
         if load.draft_tokens and setting.model.drafts is None:

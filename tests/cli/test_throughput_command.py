@@ -58,6 +58,8 @@ def test_a_table_says_what_limits(kvcalc):
         (("--gpu", "h100-sxm", "--batch", "4K"), "do not fit"),
         (("--gpu", "h100-sxm", "--weights", "fp7"), "fp7"),
         (("--gpu", "rtx-4090", "--weights", "fp8", "--engine", "torchserve"), "torchserve"),
+        (("--gpu", "h100-sxm", "--draft-tokens", "3"), "--draft-tokens 3: drafting needs both"),
+        (("--gpu", "h100-sxm", "--acceptance", "0.7"), "--acceptance: drafting needs both"),
         ((), "--gpu"),
     ],
 )
@@ -71,6 +73,12 @@ def test_force_answers_for_what_does_not_fit(kvcalc):
     answer = kvcalc("throughput", "deepseek-v3", "--gpu", "h100-sxm", "--force", "--format", "json")
     assert answer.code == 0
     assert answer.json["decode"]["step_seconds"] > 0
+
+
+def test_a_title_says_how_ranks_are_used(kvcalc):
+    asked = ("throughput", "deepseek-v3", "--gpu", "h200-sxm", "--weights", "fp8", "--tp", "8")
+    assert "vllm tp 8 dp 8 attention-dp" in kvcalc(*asked, "--dp", "8", "--attention-dp").out
+    assert "vllm tp 8 dcp 2" in kvcalc(*asked, "--dcp", "2").out
 
 
 def test_a_rate_past_capacity_is_a_no(kvcalc):
@@ -135,7 +143,9 @@ def test_a_calibration_of_something_else(kvcalc, tmp_path):
     other = kvcalc(*asked, str(tmp_path / "none.json"))
     assert (other.code, "no kvcalc.calibrate/1: it says kvcalc.profile/1" in other.err) == (2, True)
     assert kvcalc(*asked, str(tmp_path / "missing.json")).code == 2
-    for spoiled, message in (({"factors": {"luck": 2.0}}, "luck is no factor"), ({"factors": {"host": 0.0}}, "above 0"),
+    for spoiled, message in (({"factors": {"luck": 2.0}}, "luck is no factor"), ({"factors": {"host": 0.0}}, "no factor of time"),
+                             ({"factors": {"bandwidth": 1e300}}, "no factor of time"),
+                             ({"bands": {"decode, dense": 1e308}}, "a band is no share"), ({"points": 0}, ">= 1"),
                              ({"bands": {"decode, dense": -0.1}}, "no share"), ({"points": "x"}, "Expected `int`")):  # fmt: skip
         other = kvcalc(*asked, calibration(tmp_path / "spoiled.json", **spoiled))
         assert (other.code, message in other.err) == (2, True), other.err

@@ -1,5 +1,6 @@
 """Bounds, sums and monotony of whole answers, over the catalogue and the GPUs."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 import kvcalc
 from kvcalc.cache.sharding import Sharding
 from kvcalc.errors import KvcalcError
-from kvcalc.hardware.gpus import load_gpus
+from kvcalc.hardware.gpus import find_gpu, load_gpus
 from kvcalc.model.parameters import count_parameters
 from kvcalc.speed.calibration import Scales
 from kvcalc.speed.machine import find_machine, load_constants
@@ -143,6 +144,10 @@ def test_users_past_the_cache_wait():
     assert found.served.running < 512
     assert found.served.running == pytest.approx(most, rel=0.15)
     assert any("wait" in note for note in found.notes)
+    # A step is of those that run, not of those that ask.
+    alone = answer(load=msgspec.structs.replace(load, batch=found.served.running))
+    assert found.decode.seconds == alone.decode.seconds
+    assert found.tokens_per_second == alone.tokens_per_second
     with pytest.raises(KvcalcError, match="do not fit") as refused:
         answer(load=load)
     assert "--force" in refused.value.hint
@@ -192,6 +197,48 @@ def test_a_shared_prefix_saves_its_prefill():
     assert rest.decode.seconds == whole.decode.seconds
 
 
+def test_sequences_behind_a_shared_prefix_keep_their_own_windows_and_states():
+    """A window of 4,096 tokens past the prefix holds the 193 own ones; a state is never another sequence's.
+
+    mistral-7b-v0.1: 131,072 B a token. mamba-2.8b: nothing but states.
+    """
+    setting = setting_of("mistral-7b-v0.1", "h100-sxm")
+    alone, behind = most_sequences(setting, 8193), most_sequences(setting, 8193, 8000)
+    assert behind == pytest.approx((alone - 1) * 4096 / 193)
+    states = setting_of("mamba-2.8b", "h100-sxm")
+    assert most_sequences(states, 8193, 8000) == pytest.approx(most_sequences(states, 8193) - 1)
+
+
+@pytest.mark.parametrize("engine", [None, "vllm", "tensorrt-llm"])
+def test_ranks_that_keep_attention_whole_hold_its_weights(engine):
+    """Four ranks that each keep the mixers of Llama-3.1-8B and serve a quarter; a token is 131,072 B on its rank.
+
+    A layer's mixer is 2 x 4096 x (4096 + 1024) weights, its MLP 3 x 4096 x 14336; two tables of 128256 x 4096.
+    """
+    whole = Use(sharding=Sharding(tp=4, dp=4), attention_dp=True)
+    weights = 2 * (32 * (2 * 4096 * 5120 + 3 * 4096 * 14336 / 4) + 2 * 128_256 * 4096 / 4)
+    card = find_gpu("h100-sxm").driver_memory_bytes.value
+    most = int(4 * (0.9 * card - weights) / (1152 * 131_072))
+    with pytest.raises(KvcalcError, match=f"do not fit h100-sxm5-80gb, {most:,} do"):
+        answer(load=Load(batch=most + 1), use=whole, engine=engine)
+    assert answer(load=Load(batch=most), use=whole, engine=engine).decode.seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("sharding", "attention_dp", "message"),
+    [
+        (Sharding(tp=8, dp=3), True, "--attention-dp --tp 8 --dp 3"),
+        (Sharding(tp=8), True, "--attention-dp --tp 8 --dp 1"),
+        (Sharding(tp=2, dp=8), True, "--attention-dp --tp 2 --dp 8"),
+        (Sharding(dp=8, ep=8), False, "--ep 8 --tp 1"),
+    ],
+)
+def test_ranks_that_cannot_be_timed(sharding, attention_dp, message):
+    with pytest.raises(KvcalcError) as refused:
+        Use(sharding=sharding, attention_dp=attention_dp)
+    assert message in refused.value.message
+
+
 def test_crossovers_are_where_one_passes_the_other():
     """Llama-3.1-8B in bf16: batch from peak over bandwidth, 989e12 / 3.35e12 = 295 at the peaks, less activations."""
     found = answer(load=Load(batch=4))
@@ -225,6 +272,7 @@ def test_factors_change_what_they_name_and_narrow_the_band():
         ({"rate": float("nan")}, "--rate nan"),
         ({"shared_prefix": 1024}, "at least one of its own"),
         ({"draft_tokens": 2, "acceptance": 1.5}, "a share from 0 to 1"),
+        ({"draft_tokens": 10**9, "acceptance": 0.5}, "a count up to 1,000"),
         ({"isl": 131_072}, "pass the 131,072 tokens"),
     ],
 )
@@ -232,6 +280,11 @@ def test_what_cannot_be_asked(load, message):
     with pytest.raises(KvcalcError) as refused:
         answer(load=Load(**load))
     assert message in refused.value.message
+
+
+def test_ranks_of_a_torus_exchange_along_an_axis():
+    """TPU v5p: 90 GB/s along an axis one way (jax-ml/scaling-book, tpus.md), and 15 GB/s of PCIe to its host."""
+    assert find_machine("tpu-v5p", ranks=2).link_bytes_per_second == 90e9
 
 
 def test_a_gpu_without_tables_takes_its_familys_and_says_so():

@@ -10,7 +10,7 @@ from kvcalc.errors import KvcalcError
 from kvcalc.speed.calibrating import Case, band_of, calibrate
 from kvcalc.speed.calibration import Scales, choose_fit
 from kvcalc.speed.points import read_points
-from kvcalc.speed.setting import Use, decode_costs, machine_for, make_setting
+from kvcalc.speed.setting import Use, decode_costs, machine_for, make_setting, prefill_costs
 from kvcalc.speed.timing import floor_seconds
 
 HEADER = "model,precision,gpu,tp,batch,isl,osl,engine,metric,value,unit"
@@ -76,6 +76,24 @@ def test_prompts_that_a_cache_may_have_are_no_part_of_the_bound(points):
     assert calibrate(points(row)).cases[0].plain_seconds > 0.012
     with pytest.raises(KvcalcError, match="times as fast"):
         calibrate(points(varied(row, value="7")))
+
+
+@pytest.mark.parametrize("metric", ["ttft_ms", "prefill_tok_s", "output_tok_s_total"])
+def test_prompts_of_a_batch_are_spread_over_attention_ranks(points, metric):
+    """Four ranks that take in eight prompts work as long as each does on two, and not on eight."""
+    unit = "ms" if metric.endswith("ms") else "tok/s"
+    row = f"llama-3.1-8b,bf16,h100-sxm,1,4,8,1024,128,vllm,{metric},300,{unit}"
+    header = HEADER.replace("tp,", "tp,dp,")
+    built = points(row, header=header)[0].build()
+    prompts = built.point.parts[0].costs
+    assert prompts == prefill_costs(built.setting, 1024, 0, 2)
+
+
+def test_points_that_take_far_too_long_are_asked_about(points):
+    """13,192.2 us, written as ms."""
+    note = next(note for note in calibrate(points(varied(ROWS[0], value="13192.2"))).notes if "slow" in note)
+    assert ":2: 971 times as slow" in note
+    assert not any("slow" in note for note in calibrate(points(*ROWS)).notes)
 
 
 def test_several_impossible_points_are_all_named(points):
