@@ -16,17 +16,26 @@ US = 1e-6
 
 
 class Pass(NamedTuple):
-    """`sequences` sequences on a rank that bring `new` tokens each and have `context` with them, `is_prompt` or not."""
+    """`sequences` sequences on a rank that bring `new` tokens each and have `context` with them, `is_prompt` or not.
+
+    Ranks of attention-DP have `in_all` of them together; where that is not said, this rank is the fullest of them.
+    """
 
     sequences: Any
     new: Any
     context: Any
     is_prompt: bool
+    in_all: Any = None
 
     @property
     def tokens(self) -> Any:
         """Tokens that the matrices see."""
         return self.sequences * self.new
+
+    def least_share(self, ranks: int) -> Any:
+        """The fewest tokens that so many ranks bring together, over as many times a rank's own."""
+        least = (self.sequences - 1) * ranks + 1 if self.in_all is None else self.in_all
+        return least / (self.sequences * ranks)
 
 
 class Cost(NamedTuple):

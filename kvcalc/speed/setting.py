@@ -87,8 +87,10 @@ def decode_costs(setting: Setting, batch: Any, context: Any, drafted: int = 0) -
     """
     sharding = setting.model.sharding
     per_rank = -(-batch // (sharding.dp * sharding.pp))
-    costs = pass_costs(setting, Pass(per_rank, 1 + drafted, context, is_prompt=False))
-    one = Pass(per_rank, 1, context, is_prompt=False)
+    # A micro-batch may be fuller than others: no more is certain than its share.
+    in_all = batch / sharding.pp if setting.model.attention_dp else None
+    costs = pass_costs(setting, Pass(per_rank, 1 + drafted, context, is_prompt=False, in_all=in_all))
+    one = Pass(per_rank, 1, context, is_prompt=False, in_all=in_all)
     return costs + [cost for _ in range(drafted) for cost in draft_costs(setting, one)]
 
 

@@ -37,9 +37,11 @@ class FeedForward(Term):
     name = "feed-forward"
 
     def costs(self, setting: Setting, stack: Stack, step: Pass) -> Iterator[Cost]:
+        ranks = setting.model.gathered
         for matrix, count in stack.feed_forward.items():
-            tokens = step.tokens * setting.model.gathered
-            yield matrix_cost(self.name, setting.machine, matrix, setting.numbers.matrices, tokens, count)
+            tokens, numbers = step.tokens * ranks, setting.numbers.matrices
+            cost = matrix_cost(self.name, setting.machine, matrix, numbers, tokens, count)
+            yield cost._replace(floor_working=cost.floor_working * step.least_share(ranks))
 
 
 class Experts(Term):
@@ -48,16 +50,17 @@ class Experts(Term):
     name = "experts"
 
     def costs(self, setting: Setting, stack: Stack, step: Pass) -> Iterator[Cost]:
-        tokens = step.tokens * setting.model.gathered
+        tokens, share = step.tokens * setting.model.gathered, step.least_share(setting.model.gathered)
         for routed, count in stack.experts.items():
-            yield self._cost(setting, routed, count, tokens)
+            yield self._cost(setting, routed, count, tokens, tokens * share)
 
-    def _cost(self, setting: Setting, routed: Routed, count: int, tokens: Any) -> Cost:
+    def _cost(self, setting: Setting, routed: Routed, count: int, tokens: Any, least: Any) -> Cost:
         machine, numbers = setting.machine, setting.numbers.experts
         values = sum(matrix.values for matrix in routed.matrices)
         chosen = tokens * routed.active * routed.held / routed.experts
         # Tokens of one batch are alike, so that they choose fewer distinct experts than if each chose alone.
-        touched = routed.touched(1 + machine.free["routing_spread"] * (tokens - 1))
+        spread = machine.free["routing_spread"]
+        touched, fewest = (routed.touched(1 + spread * (many - 1)) for many in (tokens, least))
         moved = touched * values * numbers.bytes_per_value
         moved = moved + chosen * sum(matrix.width for matrix in routed.matrices) * ACTIVATION_BYTES
         kernel = machine.kernel(numbers.rate)
@@ -68,7 +71,7 @@ class Experts(Term):
         cost = kernel_cost(
             self.name, machine, (count * start, *shares, numbers.rate), count * moved, count * 2 * rows * values
         )
-        least_moved, least_worked = touched * values * numbers.bytes_per_value, 2 * chosen * values
+        least_moved, least_worked = fewest * values * numbers.bytes_per_value, 2 * chosen * values * least / tokens
         return cost._replace(
             floor_moving=count * least_moved / machine.bytes_per_second,
             floor_working=count * least_worked / machine.rate(numbers.rate),
@@ -82,8 +85,9 @@ class Head(Term):
 
     def costs(self, setting: Setting, stack: Stack, step: Pass) -> Iterator[Cost]:
         rows = step.sequences if step.is_prompt else step.tokens
-        tokens = rows * setting.model.gathered
-        yield matrix_cost(self.name, setting.machine, setting.model.head, setting.numbers.head, tokens, 1)
+        ranks = setting.model.gathered
+        cost = matrix_cost(self.name, setting.machine, setting.model.head, setting.numbers.head, rows * ranks, 1)
+        yield cost._replace(floor_working=cost.floor_working * step.least_share(ranks))
 
 
 class Attention(Term):

@@ -240,3 +240,14 @@ def test_attention_dp_gathers_what_it_does_not_cut():
     assert moved_bytes(gathered, "experts", h200) == pytest.approx(moved_bytes(cut, "experts", h200))
     assert not term(gathered, "all-reduce")
     assert term(gathered, "all-to-all")
+
+
+@pytest.mark.parametrize("batch", [1, 8, 9, 64])
+def test_a_bound_counts_the_tokens_that_are_asked(batch):
+    """Over 8 ranks ceil(batch / 8) sequences are on the fullest, and the others may have fewer: not 8 times as many."""
+    h200, ranks = "h200-sxm-141gb", Sharding(tp=8, dp=8, ep=8)
+    one = term(decode_costs(setting("deepseek-v3", h200, sharding=Sharding(tp=8, ep=8)), batch, 4096), "experts")
+    many = term(decode_costs(setting("deepseek-v3", h200, sharding=ranks, attention_dp=True), batch, 4096), "experts")
+    for name in ("floor_moving", "floor_working"):
+        floors = [sum(getattr(cost, name) for cost in costs) for costs in (one, many)]
+        assert floors[1] == pytest.approx(floors[0])
