@@ -104,10 +104,7 @@ def _weights(size: CacheSize, engine: Engine | None, stage: int | None) -> Term:
 
 
 class _Rules(msgspec.Struct, frozen=True):
-    """What is known of one engine. Bytes are of one rank; `graph_bytes` are those of one layer.
-
-    `context_counts` says whether the CUDA context is taken from the memory that the engine divides.
-    """
+    """What is known of one engine. Bytes are of one rank; `graph_bytes` are those of one layer."""
 
     sampling: tuple[tuple[tuple[int, ...], Sampling], ...]
     """From which version on how many copies of the logits there are, newest first."""

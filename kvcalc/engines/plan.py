@@ -171,11 +171,7 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
     @property
     def sequences(self) -> int:
         """Whole requests of the context that run at once, over all data-parallel ranks."""
-        return self.sequences_in(self.capacity)
-
-    def sequences_in(self, capacity: Capacity | None) -> int:
-        """The same in another pool."""
-        return 0 if capacity is None else capacity.sequences * self.plan.sharding.dp
+        return 0 if self.capacity is None else self.capacity.sequences * self.plan.sharding.dp
 
     @property
     def fits(self) -> bool:
