@@ -20,10 +20,11 @@ ORDER = [
     {"cache", "hardware"},
     {"model"},
     {"report"},
+    {"chart"},
     {"sizing"},
     {"engines", "reference"},
     {"speed"},
-    {"profiler"},
+    {"profiler", "plan", "workload"},
     {"render", "api"},
     {"cli"},
 ]

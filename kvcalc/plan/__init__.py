@@ -1,0 +1,1 @@
+"""Capacity plans as code: cases, limits, verdicts, locks and baselines."""

@@ -1,0 +1,1 @@
+"""Traffic: traces and distributions of requests, the caches that they meet, and who waits."""
