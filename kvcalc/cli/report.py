@@ -7,7 +7,6 @@ import typer
 
 from kvcalc.cli.emit import STDOUT, emit, format_of, refuse_existing, write_file
 from kvcalc.cli.options import OutputOptions, verb
-from kvcalc.errors import KvcalcError
 
 if TYPE_CHECKING:
     from kvcalc.profiler.documents import ProfileDocument

@@ -26,7 +26,7 @@ def card_chart(cases: "Sequence[tuple[str, FitDocument]]") -> Chart:
         if any(row.get(name) for row in rows)
     )
     says = " ".join(_said(*case) for case in cases) if len(cases) == 1 else "What lies on the fullest rank of each."
-    axes = Axis("", "text"), Axis("bytes of a rank", "bytes")
+    axes = Axis("", "text"), Axis("memory of a rank", "bytes")
     return Chart("card", "Memory of a rank", *axes, series, says, is_stacked=True)
 
 

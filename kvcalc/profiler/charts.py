@@ -1,6 +1,7 @@
 """Charts of a run: predicted against measured, decode time against bytes, and the roofline."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from kvcalc.chart import Axis, Chart, Series
 from kvcalc.profiler.documents import MachineDocument, ProfileDocument
@@ -15,38 +16,46 @@ _ROOM = 1.08
 
 def run_charts(document: ProfileDocument) -> Iterator[Chart]:
     """The charts that the run has points for."""
-    predictions = list(_predictions(document))
-    if any(one.x for one in predictions):
-        yield _measured_chart(predictions)
+    if times := list(_times(document)):
+        yield _measured_chart(times)
     if decode_points(document):
         yield _decode_chart(document)
         yield _roofline_chart(document)
 
 
-def _measured_chart(series: list[Series]) -> Chart:
-    told = [one for one in series if one.x]
-    ends = [end([*(x for one in told for x in one.x), *(y for one in told for y in one.y)]) for end in (min, max)]
-    pairs = [(float(x), float(y or 0)) for one in told for x, y in zip(one.x, one.y, strict=True)]
-    worst = max((max(x / y, y / x) for x, y in pairs), default=1.0)
-    says = (
-        f"{counted(len(pairs), 'time')} measured; the prediction farthest from its measurement is off by {worst:.2f}x."
-    )
+class _Time(NamedTuple):
+    """Seconds of one thing at one point."""
+
+    what: str
+    where: str
+    measured: float
+    predicted: float
+
+
+def _times(document: ProfileDocument) -> Iterator[_Time]:
+    """Everything that was timed and predicted."""
+    for point in document["points"]:
+        place = where(point["context_tokens"], point["batch"])
+        for what, one in (("decode step", point["decode"]), ("prefill", point["prefill"])):
+            if one and one["predicted_seconds"] > 0:
+                yield _Time(what, place, one["median_seconds"], one["predicted_seconds"])
+
+
+def _measured_chart(times: list[_Time]) -> Chart:
+    seconds = [value for one in times for value in (one.measured, one.predicted)]
+    ends = [min(seconds), max(seconds)]
+    worst = max(max(one.measured / one.predicted, one.predicted / one.measured) for one in times)
+    says = f"{counted(len(times), 'time')} measured; the farthest from its prediction is {worst:.2f}x off."
     axes = Axis("measured", "seconds", is_log=True), Axis("predicted", "seconds", is_log=True)
+    names = dict.fromkeys(one.what for one in times)
+    clouds = [_cloud(name, [one for one in times if one.what == name]) for name in names]
     diagonal = Series("predicted = measured", ends, ends, is_dashed=True)
-    return Chart("measured", "Predicted against measured", *axes, (*told, diagonal), says)
+    return Chart("measured", "Predicted against measured", *axes, (*clouds, diagonal), says)
 
 
-def _predictions(document: ProfileDocument) -> Iterator[Series]:
-    for name in ("decode", "prefill"):
-        timed = [(point[name], where(point["context_tokens"], point["batch"])) for point in document["points"]]  # type: ignore[literal-required]
-        kept = [(one, place) for one, place in timed if one and one["predicted_seconds"] > 0]
-        yield Series(
-            "decode step" if name == "decode" else name,
-            [one["median_seconds"] for one, _ in kept],
-            [one["predicted_seconds"] for one, _ in kept],
-            "points",
-            hover=[place for _, place in kept],
-        )
+def _cloud(name: str, times: list[_Time]) -> Series:
+    measured, predicted = [one.measured for one in times], [one.predicted for one in times]
+    return Series(name, measured, predicted, "points", hover=[one.where for one in times])
 
 
 def _decode_chart(document: ProfileDocument) -> Chart:

@@ -16,8 +16,8 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _MARKERS = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "x")
 _DASHES = ("solid", "longdash", "dashdot", "dot")
 _LONGEST_NAME = 60
-_MOST_MARKED = 60
-"""Points of the longest line that shows a marker at each."""
+_LEAST_MARKED, _MOST_MARKED = 3, 60
+"""Points of the lines that show a marker at each."""
 
 
 def plotly_script() -> str:
@@ -90,11 +90,11 @@ def _look(series: Series, place: int) -> dict[str, Any]:
     """A dashed line is a reference: in the colour of the ink and without markers."""
     if series.is_dashed:
         return {"color": -1, "marker": None, "dash": "dash"}
-    is_marked = series.mark == "points" or (series.mark == "line" and len(series.x) <= _MOST_MARKED)
+    is_marked = series.mark == "points" or (series.mark == "line" and _LEAST_MARKED <= len(series.x) <= _MOST_MARKED)
     return {
         "color": place % len(COLORS),
         "marker": _MARKERS[place % len(_MARKERS)] if is_marked else None,
-        "dash": _DASHES[place // len(COLORS) % len(_DASHES)],
+        "dash": _DASHES[place % len(_DASHES)],
     }
 
 

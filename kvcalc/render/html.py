@@ -193,16 +193,28 @@ def _list(items: Sequence[str], name: str) -> Iterator[str]:
         yield "</ul>"
 
 
+def _is_long(rows: Sequence[Sequence[str]], place: int) -> bool:
+    return any(len(row[place]) > _LONGEST_UNBROKEN for row in rows)
+
+
+_LONGEST_UNBROKEN = 28
+"""Letters of the longest text of a column whose lines are not broken."""
+
+
 def _table(table: Table, label: str) -> Iterator[str]:
     """Numbers aligned right; a table that is too wide scrolls by itself, with the keyboard too."""
-    sides = ["text" if column.unit == "text" else "number" for column in table.columns]
+    cells_of = table_cells(table)
+    sides = [
+        "number" if column.unit != "text" else "text" if _is_long(cells_of, place) else "name"
+        for place, column in enumerate(table.columns)
+    ]
     yield f'<div class="wide" role="region" tabindex="0" aria-label="{_text(label)}"><table>'
     if any(column.heading for column in table.columns):
         heads = zip(sides, table.columns, strict=True)
         cells = "".join(f'<th scope="col" class="{side}">{_text(column.heading)}</th>' for side, column in heads)
         yield f"<thead><tr>{cells}</tr></thead>"
     yield "<tbody>"
-    for row in table_cells(table):
+    for row in cells_of:
         cells = "".join(f'<td class="{side}">{_text(cell)}</td>' for side, cell in zip(sides, row, strict=True))
         yield f"<tr>{cells}</tr>"
     yield "</tbody></table></div>"

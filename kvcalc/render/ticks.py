@@ -79,15 +79,16 @@ _LOG_2 = math.log10(2)
 
 
 def _decades(low: float, high: float) -> Iterator[float]:
-    """Powers of ten between two decimal logarithms, and 2 and 5 times them where there are few."""
+    """Powers of ten between two decimal logarithms, and what stands between them where they are few."""
     first, last = math.floor(low), math.ceil(high)
-    factors = (1, 2, 5) if high - low < _FEW_DECADES else (1,)
+    factors = next((few for most, few in _BETWEEN if high - low < most), (1,))
     step = max(1, math.ceil((last - first) / MOST_TICKS))
     places = (factor * 10.0**exponent for exponent in range(first, last + 1, step) for factor in factors)
     return (place for place in places if low <= math.log10(place) <= high)
 
 
-_FEW_DECADES = 2.2
+_BETWEEN = ((2.2, (1, 2, 5)), (3.6, (1, 3)))
+"""What stands between powers of ten on an axis of fewer decades."""
 
 
 def _step(most: float, unit: Unit) -> float:
@@ -95,7 +96,7 @@ def _step(most: float, unit: Unit) -> float:
     least = most / (MOST_TICKS - 2)
     if unit == "tokens":
         return float(2 ** math.ceil(math.log2(max(1.0, least))))
-    base = next((size for size, _ in _MEMORY if least >= size), 1) if unit in ("bytes", "exact bytes") else 1
+    base = next((size for size, _ in _MEMORY if most >= size), 1) if unit in ("bytes", "exact bytes") else 1
     decade = 10.0 ** math.floor(math.log10(least / base))
     step = base * next(factor * decade for factor in (1, 2, 5, 10) if factor * decade * base >= least * (1 - 1e-9))
     return max(1.0, step) if unit == "count" else step
@@ -109,7 +110,7 @@ def short(value: int | float, unit: Unit) -> str:
         return next((f"{plain(value / size)}{name}" for size, name in _TOKENS if not value % size), plain(value))
     scales = _SCALES.get(unit, _COUNTS)
     scale, name = next((one for one in scales if abs(value) >= one[0] * (1 - 1e-9)), scales[-1])
-    return f"{value / scale:,.4g} {name}".rstrip()
+    return f"{plain(round(value / scale, 9))} {name}".rstrip()
 
 
 _TOKENS = ((MIB, "M"), (KIB, "K"))

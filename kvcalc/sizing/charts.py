@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from kvcalc.chart import Axis, Chart, Series
 from kvcalc.sizing.need import CacheSize
 from kvcalc.units import counted, memory
@@ -26,7 +28,7 @@ def breakdown_chart(cases: "Sequence[tuple[str, SizeDocument]]") -> Chart:
     if len(cases) == 1 and weights:
         series = [Series(one.name, ["KV cache"], one.y, "bar") for one in series]
         series.append(Series("weights", ["weights"], [weights], "bar"))
-    return Chart("breakdown", "Memory", Axis("", "text"), Axis("bytes", "bytes"), tuple(series), says, is_stacked=True)
+    return Chart("breakdown", "Memory", Axis("", "text"), Axis("memory", "bytes"), tuple(series), says, is_stacked=True)
 
 
 def _component_bytes(case: "SizeDocument") -> dict[str, int]:
@@ -50,7 +52,8 @@ def context_chart(sizes: Sequence[tuple[str, CacheSize]]) -> Chart:
     series = [_growth(label, size, size.rows) for label, size in sizes]
     if len(sizes) == 1 and len(sizes[0][1].rows) > 1:
         size = sizes[0][1]
-        series = [_growth("KV cache", size, size.rows), *(_growth(row.name, size, (row,)) for row in size.rows)]
+        whole = msgspec.structs.replace(series[0], name="all of it", is_dashed=True)
+        series = [*(_growth(row.name, size, (row,)) for row in size.rows), whole]
     axes = Axis("context", "tokens", is_log=True), Axis("KV cache of the batch", "bytes", is_log=True)
     says = " ".join(_growing(label, size) for label, size in sizes[:_MOST_SAID])
     return Chart("context", "Bytes against context", *axes, tuple(series), says)

@@ -1,4 +1,4 @@
-"""Charts of speed: latency against throughput with the front, where the time goes, and predictions against measurements."""
+"""Charts of speed: latency against throughput, where the time goes, and predictions against measurements."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 MOST_DRAWN = 20_000
 """Points of the largest chart: past it marks only cover one another, and a page grows past what a phone opens."""
 _WHO = ("model", "weights", "kv_dtype", "gpu", "tp")
+_KEPT_IN = ("model", "kv_dtype")
 PER_GPU = "tokens_per_second_per_gpu"
 Point = Mapping[str, Any]
 
@@ -44,9 +45,9 @@ def _refuse_many(points: Sequence[Point]) -> None:
         )
 
 
-def by_deployment(points: Sequence[Point]) -> dict[str, list[Point]]:
+def by_deployment(points: Sequence[Point], keys: Sequence[str] = _WHO) -> dict[str, list[Point]]:
     """The points of each deployment, under what tells it from the others."""
-    varied = [key for key in _WHO if len({point.get(key) for point in points}) > 1] or ["model"]
+    varied = [key for key in keys if len({point.get(key) for point in points}) > 1] or ["model"]
     groups: dict[str, list[Point]] = defaultdict(list)
     for point in points:
         groups[", ".join(_named(key, point.get(key)) for key in varied)].append(point)
@@ -81,21 +82,18 @@ def _fronts(points: Sequence[Point], key: str) -> list[Series]:
 
 
 def swept_bytes_chart(points: Sequence[Point]) -> Chart:
-    """Bytes of the cache against the context, a line for every deployment and batch."""
+    """Bytes of one sequence against the context, a line for every model and format."""
     _refuse_many(points)
-    batches = {point["batch"] for point in points}
     series = []
-    for name, group in by_deployment(points).items():
-        for batch in sorted({point["batch"] for point in group}):
-            line = sorted((point["context_tokens"], point["total_bytes"]) for point in group if point["batch"] == batch)
-            label = f"{name}, batch {batch:,}" if len(batches) > 1 else name
-            series.append(Series(label, [tokens for tokens, _ in line], [count or None for _, count in line]))
-    most = max(points, key=lambda point: point["total_bytes"])
+    for name, group in by_deployment(points, _KEPT_IN).items():
+        line = sorted({point["context_tokens"]: point["bytes_per_sequence"] for point in group}.items())
+        series.append(Series(name, [tokens for tokens, _ in line], [count or None for _, count in line]))
+    most = max(points, key=lambda point: point["bytes_per_sequence"])
     says = (
-        f"Up to {memory(most['total_bytes'])}: {most['model']} at context {most['context_tokens']:,}, "
-        f"batch {most['batch']:,}, KV {most['kv_dtype']}."
+        f"Up to {memory(most['bytes_per_sequence'])} a sequence: {most['model']} at context "
+        f"{most['context_tokens']:,}, KV {most['kv_dtype']}."
     )
-    axes = Axis("context", "tokens", is_log=True), Axis("KV cache of the batch", "bytes", is_log=True)
+    axes = Axis("context", "tokens", is_log=True), Axis("KV cache of one sequence", "bytes", is_log=True)
     return Chart("context", "Bytes against context", *axes, tuple(series), says)
 
 
@@ -117,14 +115,15 @@ def swept_capacity_chart(points: Sequence[Point]) -> Chart | None:
 
 
 def time_charts(document: "ThroughputDocument") -> list[Chart]:
-    """Where the seconds of a step and of a prompt go, by term, between what is possible and what is likely at most."""
+    """Where the seconds of a step and of a prompt go, by term."""
     decode, prefill, served = document["decode"], document["prefill"], document["served"]
     steps = {"decode step": document["terms"], **({"TPOT, served": served["terms"]} if served else {})}
-    time = decimal(decode["step_seconds"], SECONDS), decimal(prefill["seconds"], SECONDS)
+    step = f"A decode step takes {decimal(decode['step_seconds'], SECONDS)}, most of it {decode['limited_by']}."
+    prompt = f"A prefill takes {decimal(prefill['seconds'], SECONDS)}, most of it {prefill['limited_by']}."
     return [
-        _time_chart("step", "Where a step's time goes", steps, f"A decode step takes {time[0]}, most of it {decode['limited_by']}."),
-        _time_chart("prompt", "Where a prompt's time goes", {"prefill": prefill["terms"]}, f"A prefill takes {time[1]}, most of it {prefill['limited_by']}."),
-    ]  # fmt: skip
+        _time_chart("step", "Where a step's time goes", steps, step),
+        _time_chart("prompt", "Where a prompt's time goes", {"prefill": prefill["terms"]}, prompt),
+    ]
 
 
 def _time_chart(key: str, title: str, bars: "Mapping[str, Sequence[TermDocument]]", says: str) -> Chart:

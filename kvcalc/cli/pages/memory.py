@@ -24,29 +24,34 @@ def size_page(document: SizeDocument) -> Page:
     charts = [breakdown_chart([(name, document)]), *([context_chart([(name, known)])] if known else [])]
     return Page(
         title=name,
-        facts=facts_of(document["request"]),
+        facts=facts_of(document["request"], _formats(document)),
         answer=f"KV cache {memory(cache['total_bytes'])}, {memory(cache['bytes_per_sequence'])} a sequence",
         key_figures=_size_figures(document),
         sections=(
             Section("Charts", charts=charts),
-            Section("Components", tables=[_components(document)]),
+            Section("Components of one sequence", tables=[_components(document)]),
             *_engine_sections(document),
         ),
         notes=[*document["notes"], *([] if known else [_not_here(name)])],
     )
 
 
-def facts_of(asked: RequestDocument) -> list[str]:
-    """What was asked, in short."""
+def facts_of(asked: RequestDocument, formats: str = "") -> list[str]:
+    """What was asked, in short; `formats` are those that it came to."""
     ranks = {"tp": asked["tp"], "pp": asked["pp"], "dp": asked["dp"], "ep": asked["ep"], "dcp": asked["dcp"]}
     return [
         f"context {asked['context_tokens']:,}",
         f"batch {asked['batch']:,}",
-        f"KV {asked['kv_dtype']}",
+        f"KV {formats or asked['kv_dtype']}",
         *(f"{name} {size:,}" for name, size in ranks.items() if size > 1),
         *([asked["engine"]] if asked["engine"] else []),
         *asked["set"],
     ]
+
+
+def _formats(document: SizeDocument) -> str:
+    parts = document["kv_cache"]["components"]
+    return ", ".join(dict.fromkeys(part["format"] for part in parts if part["entries_per_sequence"]))
 
 
 def _size_figures(document: SizeDocument) -> Table:

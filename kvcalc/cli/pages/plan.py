@@ -101,10 +101,10 @@ def _moved(document: CheckDocument) -> Iterator[Section]:
         lines += [f"gone: {name}" for name in baseline["removed_cases"]]
         yield Section("Against the baseline", lines=lines, tables=[Table(columns, rows, "Against the baseline")])
     if lock := document["lock"]:
-        columns = (Column("kind", "kind"), Column("name", "name"), Column("locked", "locked"), Column("now", "now"))
+        kinds = (Column("kind", "kind"), Column("name", "name"), Column("locked", "locked"), Column("now", "now"))
         entries = [(one["kind"], one["name"], one["locked"], one["now"]) for one in lock["moved"]]
         lines = [f"{lock['file']}: {'nothing moved' if lock['passed'] else 'what the plan rests on has moved'}"]
-        yield Section("Against the lock", lines=lines, tables=[Table(columns, entries, "Against the lock")])
+        yield Section("Against the lock", lines=lines, tables=[Table(kinds, entries, "Against the lock")])
 
 
 def _figures(cases: Sequence[CheckedCaseDocument]) -> Table:

@@ -1,9 +1,9 @@
 """Pages of speed: one throughput, and a calibration."""
 
 from kvcalc.render.html import Page, Section
-from kvcalc.report import Column, Table
+from kvcalc.report import Column, Table, Value
 from kvcalc.speed.charts import measured_chart, time_charts
-from kvcalc.speed.documents import CalibrateDocument, ThroughputDocument
+from kvcalc.speed.documents import CalibrateDocument, DecodeDocument, PrefillDocument, ThroughputDocument
 from kvcalc.units import SECONDS, counted, decimal
 
 
@@ -14,7 +14,7 @@ def throughput_page(document: ThroughputDocument) -> Page:
         title=document["model"]["name"],
         facts=[
             f"{asked['gpu']} under {asked['engine']}",
-            *(f"{key} {asked[key]:,}" for key in ("tp", "pp", "dp", "ep", "dcp") if asked[key] > 1),  # type: ignore[literal-required]
+            *(f"{key} {asked[key]:,}" for key in ("tp", "pp", "dp", "ep", "dcp") if asked[key] > 1),
             f"{asked['isl']:,} tokens in, {asked['osl']:,} out",
             f"batch {asked['batch']:,}",
             f"weights {asked['weights']}, KV {asked['kv_dtype']}",
@@ -46,14 +46,15 @@ def _figures(document: ThroughputDocument) -> Table:
 
 def _bounds(document: ThroughputDocument) -> Table:
     prefill, decode, served = document["prefill"], document["decode"], document["served"]
-    rows = [
-        ("prefill of a prompt", *(prefill[key] for key in ("seconds", "lower_seconds", "upper_seconds", "limited_by"))),  # type: ignore[literal-required]
-        ("decode step", *(decode[key] for key in ("step_seconds", "lower_seconds", "upper_seconds", "limited_by"))),  # type: ignore[literal-required]
+    rows: list[tuple[Value, ...]] = [
+        ("prefill of a prompt", prefill["seconds"], *_bounds_of(prefill)),
+        ("decode step", decode["step_seconds"], *_bounds_of(decode)),
     ]
     if served:
         tpot = served["tpot_seconds"], served["tpot_lower_seconds"], served["tpot_upper_seconds"]
         ttft = served["ttft_seconds"], served["ttft_lower_seconds"], served["ttft_upper_seconds"]
-        rows += [("TPOT, served", *tpot, served["tpot_limited_by"]), ("TTFT, served (uncertain)", *ttft, None)]
+        rows.append(("TPOT, served", *tpot, served["tpot_limited_by"]))
+        rows.append(("TTFT, served (uncertain)", *ttft, None))
     columns = (
         Column("what", "time"),
         Column("seconds", "estimate", "seconds"),
@@ -62,6 +63,10 @@ def _bounds(document: ThroughputDocument) -> Table:
         Column("limited_by", "limited by"),
     )
     return Table(columns, rows, "Estimates and bounds")
+
+
+def _bounds_of(timing: PrefillDocument | DecodeDocument) -> tuple[Value, ...]:
+    return timing["lower_seconds"], timing["upper_seconds"], timing["limited_by"]
 
 
 def calibrate_page(document: CalibrateDocument) -> Page:

@@ -46,7 +46,7 @@ def points_page(
     found = [latency_chart(points), swept_capacity_chart(points)] if has_speed else []
     charts = [chart for chart in found if chart] + ([swept_bytes_chart(points)] if points else [])
     front = [point for point in points if point.get("pareto")]
-    tables = [_table(front, "Pareto front")] if front else []
+    tables = [_table(front, "Pareto front", _HIDDEN_OF_FRONT)] if front else []
     fits = sum(bool(point.get("fits")) for point in points)
     answer = f"{fits:,} of {counted(len(points), 'point')} fit" if has_speed else counted(len(points), "point")
     if answers:
@@ -67,10 +67,13 @@ def points_page(
     )
 
 
-def _table(points: Sequence[Mapping[str, Any]], title: str) -> Table:
-    hidden = {"pareto", "bytes_per_rank"}
+def _table(points: Sequence[Mapping[str, Any]], title: str, hidden: Sequence[str] = ()) -> Table:
     columns = tuple(one for one in (*WHO, *LOAD, *MEMORY, *SPEED) if one.key not in hidden)
     return Table(columns, [tuple(_cell(point.get(one.key)) for one in columns) for point in points], title).filled()
+
+
+_HIDDEN_OF_FRONT = ("weights", "osl", "isl", "bytes_per_sequence", "bytes_per_rank", "read_bytes_per_step",
+                    "fits", "prefill_seconds", "step_seconds", "tokens_per_second", "pareto")  # fmt: skip
 
 
 def _cell(value: Any) -> Any:
