@@ -33,7 +33,15 @@ def dump_dom(html: str, folder: Path, fragment: str = "", budget_ms: int = 10_00
 def screenshot(html: str, folder: Path, file: Path, size: tuple[int, int] = (1280, 1600), *flags: str) -> Path:
     """A picture of the page as a PNG of `size` pixels."""
     width, height = size
-    _run(html, folder, "", f"--screenshot={file}", f"--window-size={width},{height}", "--virtual-time-budget=3000", *flags)
+    _run(
+        html,
+        folder,
+        "",
+        f"--screenshot={file}",
+        f"--window-size={width},{height}",
+        "--virtual-time-budget=3000",
+        *flags,
+    )
     return file
 
 
@@ -42,7 +50,13 @@ def _run(html: str, folder: Path, fragment: str, *flags: str) -> str:
     page = folder / "page.html"
     page.write_text(html, encoding="utf-8")
     for attempt in (1, 2):
-        command = [browser(), *_FLAGS, f"--user-data-dir={folder / f'profile-{attempt}'}", *flags, page.as_uri() + fragment]
+        command = [
+            browser(),
+            *_FLAGS,
+            f"--user-data-dir={folder / f'profile-{attempt}'}",
+            *flags,
+            page.as_uri() + fragment,
+        ]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
         except subprocess.SubprocessError as error:

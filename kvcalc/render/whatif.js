@@ -29,7 +29,7 @@ for (const panel of document.querySelectorAll(".whatif")) {
   const least = (one, other) => (one < other ? one : other);
   const most = (counts) => counts.reduce((one, other) => (one > other ? one : other), 0n);
   const sum = (counts) => counts.reduce((one, other) => one + other, 0n);
-  const rounded_up = (count, parts) => (count + parts - 1n) / parts;
+  const roundedUp = (count, parts) => (count + parts - 1n) / parts;
 
   // ---- the need ----
 
@@ -52,7 +52,7 @@ for (const panel of document.querySelectorAll(".whatif")) {
 
   function held(terms, tokens) {
     return sum(terms.map((term) => {
-      const kept = rounded_up(entries(term.span, tokens), BigInt(term.split));
+      const kept = roundedUp(entries(term.span, tokens), BigInt(term.split));
       return BigInt(term.count) * (kept * BigInt(term.entry_bytes) + BigInt(term.fixed_bytes));
     }));
   }
@@ -68,11 +68,11 @@ for (const panel of document.querySelectorAll(".whatif")) {
     if (found.total * BigInt(ranks.stage_ranks) > BigInt(data.most_bytes)) {
       return { refused: "the cache would pass 8 EiB: lower the context or the batch" };
     }
-    if (typeof stages === "string") return { ...found, refused_ranks: stages };
+    if (typeof stages === "string") return { ...found, refusedRanks: stages };
     const bytes = stages.map((terms) => held(terms, ctx));
     return {
       ...found,
-      rank: most(bytes) * rounded_up(batch, BigInt(ranks.dp)),
+      rank: most(bytes) * roundedUp(batch, BigInt(ranks.dp)),
       all: sum(bytes) * BigInt(ranks.stage_ranks) * batch,
     };
   }
@@ -80,18 +80,18 @@ for (const panel of document.querySelectorAll(".whatif")) {
   // ---- an engine's pool: known at the stops; between two of them only what both say ----
 
   function verdict(state) {
-    const { chosen, form_at, rank_at, ctx, batch } = state;
+    const { chosen, formAt, rankAt, ctx, batch } = state;
     if (!chosen.engine) return null;
-    const pools = chosen.engine.pools[form_at][rank_at];
+    const pools = chosen.engine.pools[formAt][rankAt];
     const stops = chosen.contexts.map(BigInt);
     const at = stops.indexOf(ctx);
-    if (at >= 0) return at_stop(pools[at], state);
+    if (at >= 0) return atStop(pools[at], state);
     const after = stops.findIndex((stop) => stop > ctx);
     const [longer, shorter] = [pools[after], after < 0 ? pools.at(-1) : pools[after - 1]];
-    if (carries(longer, batch) === true) return said("good", `Fits: so many run even at ${tokens_of(stops[after])}`, state);
+    if (carries(longer, batch) === true) return said("good", `Fits: so many run even at ${tokensOf(stops[after])}`, state);
     if (carries(shorter, batch) === false) {
       const stop = after < 0 ? stops.at(-1) : stops[after - 1];
-      return said("bad", `Does not fit: fewer run already at ${tokens_of(stop)}`, state);
+      return said("bad", `Does not fit: fewer run already at ${tokensOf(stop)}`, state);
     }
     return said("", "Not known between two stops of the slider: move to one, or ask kvcalc fit", state);
   }
@@ -100,10 +100,10 @@ for (const panel of document.querySelectorAll(".whatif")) {
     return Array.isArray(pool) ? BigInt(pool[1]) >= batch : undefined;
   }
 
-  function at_stop(pool, state) {
+  function atStop(pool, state) {
     if (!Array.isArray(pool)) return said("bad", `Refused: ${pool}`, state);
     const [bytes, sequences] = pool.map(BigInt);
-    const what = `${memory(bytes)} a rank, which carries ${counted(sequences, "sequence")} of ${tokens_of(state.ctx)}`;
+    const what = `${memory(bytes)} a rank, which carries ${counted(sequences, "sequence")} of ${tokensOf(state.ctx)}`;
     if (bytes === 0n) return said("bad", "Does not fit: nothing is left for a pool", state);
     if (sequences >= state.batch) return said("good", `Fits the pool of ${what}`, state);
     return said("bad", `Does not fit the pool of ${what}`, state);
@@ -111,7 +111,7 @@ for (const panel of document.querySelectorAll(".whatif")) {
 
   const said = (mood, text, state) => ({ mood, text: `${text} (${state.chosen.engine.name}).` });
   const counted = (count, what) => `${thousands(count)} ${what}${count === 1n ? "" : "s"}`;
-  const tokens_of = (count) => counted(count, "token");
+  const tokensOf = (count) => counted(count, "token");
 
   // ---- what is asked: the fields, and the fragment that links to them ----
 
@@ -119,13 +119,13 @@ for (const panel of document.querySelectorAll(".whatif")) {
 
   function asked() {
     const chosen = cased();
-    const [form_at, rank_at] = [field("kv").selectedIndex, field("tp").selectedIndex];
-    const form = chosen.formats[form_at];
-    const [ctx, batch] = ["ctx", "batch"].map((name) => whole(field(name).value, limit_of(name)));
-    return { chosen, form_at, rank_at, form, ranks: chosen.ranks[rank_at], stages: form.stages[rank_at], ctx, batch };
+    const [formAt, rankAt] = [field("kv").selectedIndex, field("tp").selectedIndex];
+    const form = chosen.formats[formAt];
+    const [ctx, batch] = ["ctx", "batch"].map((name) => whole(field(name).value, limitOf(name)));
+    return { chosen, formAt, rankAt, form, ranks: chosen.ranks[rankAt], stages: form.stages[rankAt], ctx, batch };
   }
 
-  const limit_of = (name) => (name === "ctx" ? BigInt(data.most_tokens) : 10n ** 9n);
+  const limitOf = (name) => (name === "ctx" ? BigInt(data.most_tokens) : 10n ** 9n);
 
   function whole(text, limit) {
     if (!/^\d{1,15}$/.test(text.trim())) return null;
@@ -141,7 +141,7 @@ for (const panel of document.querySelectorAll(".whatif")) {
     field("model").selectedIndex = at;
     const chosen = data.cases[at];
     fill(field("kv"), chosen.formats.map((form) => form.label));
-    fill(field("tp"), chosen.ranks.map((ranks) => (ranks.ranks === 1 ? "1" : `${ranks.tp} (${ranks.ranks} ranks)`)));
+    fill(field("tp"), chosen.ranks.map((ranks) => (ranks.ranks === ranks.tp ? String(ranks.tp) : `${ranks.tp} (${thousands(ranks.ranks)} ranks)`)));
     for (const [name, stops] of [["ctx", chosen.contexts], ["batch", chosen.batches]]) field(`${name}-slider`).max = stops.length - 1;
     output("stack").textContent = chosen.stack;
     put("kv", chosen.asked.kv);
@@ -151,7 +151,7 @@ for (const panel of document.querySelectorAll(".whatif")) {
   // Puts a value that stands in a link or a case; false where this case does not offer it.
   function put(name, value) {
     if (name === "ctx" || name === "batch") {
-      const count = whole(String(value), limit_of(name));
+      const count = whole(String(value), limitOf(name));
       if (count !== null) field(name).value = String(count);
       return count !== null;
     }
@@ -200,24 +200,26 @@ for (const panel of document.querySelectorAll(".whatif")) {
     for (const name of ["ctx", "batch"]) field(name).setAttribute("aria-invalid", String(wrong.includes(name)));
     const found = wrong.length ? { refused: complaint(wrong[0]) } : need(state);
     panel.classList.toggle("stale", Boolean(found.refused));
-    if (found.refused) return tell("bad", found.refused);
-    show_figures(state, found);
-    show_parts(found);
+    if (found.refused) {
+      tell("bad", found.refused);
+      return;
+    }
+    showFigures(state, found);
+    showParts(found);
     output("command").textContent = command(state);
     const past = state.chosen.most_context !== null && state.ctx > BigInt(state.chosen.most_context);
-    output("limit").textContent = past ? `The model's own limit is ${tokens_of(BigInt(state.chosen.most_context))}.` : "";
+    output("limit").textContent = past ? `The model's own limit is ${tokensOf(BigInt(state.chosen.most_context))}.` : "";
     const fit = verdict(state);
-    const sizes = found.rank === undefined ? "" : ` ${memory(found.total)} in all, ${memory(found.rank)} on the fullest rank.`;
-    tell(fit?.mood ?? "", `${fit?.text ?? ""}${sizes}`.trim());
-    return undefined;
+    const rank = state.ranks.ranks === 1 || found.rank === undefined ? "" : `, ${memory(found.rank)} on the fullest rank`;
+    tell(fit?.mood ?? "", `${fit?.text ?? ""} ${memory(found.total)} in all${rank}.`.trim());
   }
 
   function complaint(name) {
-    const [what, limit] = [name === "ctx" ? "context" : "batch", thousands(limit_of(name))];
+    const [what, limit] = [name === "ctx" ? "context" : "batch", thousands(limitOf(name))];
     return `The ${what} is a whole number from 1 to ${limit}.`;
   }
 
-  function show_figures({ form, ranks, chosen }, found) {
+  function showFigures({ form, ranks, chosen }, found) {
     const [bytes, of] = form.token_bytes;
     const token = output("token");
     token.textContent = form.token_text;
@@ -226,23 +228,23 @@ for (const panel of document.querySelectorAll(".whatif")) {
     write("sequence", found.sequence);
     write("total", found.total);
     write("read", found.read);
-    write("rank", found.rank ?? null, found.refused_ranks && "not possible");
-    write("all", found.all ?? null, found.refused_ranks && "not possible");
-    output("refused-ranks").textContent = found.refused_ranks ?? "";
+    write("rank", found.rank ?? null, found.refusedRanks && "not possible");
+    write("all", found.all ?? null, found.refusedRanks && "not possible");
+    output("refused-ranks").textContent = found.refusedRanks ?? "";
     output("ranks-label").textContent = ranks.ranks === 1 ? "the one rank" : `all ${thousands(ranks.ranks)} ranks`;
     const weights = ranks.weights_bytes === null ? null : BigInt(ranks.weights_bytes);
     write("weights", weights, weights === null ? "unknown" : undefined);
     output("weights-text").textContent = ranks.weights_text;
     const tokens = chosen.encoder_tokens;
-    output("encoder").textContent = tokens === null ? "" : `The encoder's input is ${tokens_of(BigInt(tokens))}.`;
+    output("encoder").textContent = tokens === null ? "" : `The encoder's input is ${tokensOf(BigInt(tokens))}.`;
   }
 
-  function show_parts({ parts, total }) {
+  function showParts({ parts, total }) {
     output("parts").replaceChildren(...parts.map(([row, bytes]) => {
       const item = document.createElement("li");
       const share = total === 0n ? 0 : Number((bytes * 10000n) / total) / 100;
       item.append(made("span", "part", row.name), bar(share), made("data", "bytes", memory(bytes), bytes));
-      const ctx = whole(field("ctx").value, limit_of("ctx"));
+      const ctx = whole(field("ctx").value, limitOf("ctx"));
       item.append(made("span", "why", `${row.format}, ${row.says[ctx >= BigInt(row.full_at) ? 1 : 0]}`));
       return item;
     }));
@@ -285,7 +287,7 @@ for (const panel of document.querySelectorAll(".whatif")) {
 
   function follow() {
     for (const [name, stops] of [["ctx", cased().contexts], ["batch", cased().batches]]) {
-      const count = whole(field(name).value, limit_of(name)) ?? 1n;
+      const count = whole(field(name).value, limitOf(name)) ?? 1n;
       const at = stops.findLastIndex((stop) => BigInt(stop) <= count);
       field(`${name}-slider`).value = Math.max(0, at);
       speak(name);
@@ -294,7 +296,7 @@ for (const panel of document.querySelectorAll(".whatif")) {
 
   function speak(name) {
     const what = name === "ctx" ? "token" : "sequence";
-    const count = whole(field(name).value, limit_of(name));
+    const count = whole(field(name).value, limitOf(name));
     field(`${name}-slider`).setAttribute("aria-valuetext", count === null ? "" : counted(count, what));
   }
 
