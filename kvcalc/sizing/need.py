@@ -109,7 +109,7 @@ class CacheSize(msgspec.Struct, frozen=True, dict=True):
 
     def stage_bytes(self, tokens: Any) -> list[Any]:
         """Bytes of one sequence of `tokens` tokens on a rank of each pipeline stage; arrays where `tokens` is one."""
-        held = _held_by_stages(self.spec, self.layers, self.stages)
+        held = held_by_stages(self.spec, self.layers, self.stages)
         return [_rank_bytes(one, self.packer, tokens, self.sharding) for one in held]
 
     @property
@@ -158,7 +158,7 @@ def size_workload(spec: ModelSpec, workload: Workload, sharding: Sharding) -> Ca
     if per_sequence * workload.batch * sharding.stage_ranks > MOST_BYTES:
         raise KvcalcError("the cache would pass 8 EiB", "check the digits of --ctx and --batch, and those of the spec")
     stages = split_stages(len(spec.layers), len(layers), sharding.pp)
-    held = _held_by_stages(spec, layers, stages)
+    held = held_by_stages(spec, layers, stages)
     stage_bytes = [_rank_bytes(one, packer, workload.context_tokens, sharding) for one in held]
     return CacheSize(
         spec=spec,
@@ -227,7 +227,7 @@ def split_stages(layers: int, with_drafts: int, pp: int) -> tuple[tuple[int, int
     return tuple(zip([0, *ends[:-1]], ends, strict=True))
 
 
-def _held_by_stages(
+def held_by_stages(
     spec: ModelSpec, layers: Sequence[Layer], stages: Sequence[tuple[int, int]]
 ) -> list[list[Component]]:
     """What a rank of each stage holds: its layers' components, and a copy of each source read from another stage."""
