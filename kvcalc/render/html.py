@@ -16,7 +16,10 @@ from kvcalc.report import Table
 
 
 class Section(msgspec.Struct, frozen=True):
-    """A part of a page under one heading. `panel` is HTML, trusted as it is; `is_folded` hides it behind a click."""
+    """A part of a page under one heading; `is_folded` hides it behind a click.
+
+    `panel` is HTML, trusted as it is, with a heading of its own: then it is all that the section has.
+    """
 
     title: str
     lines: Sequence[str] = ()
@@ -127,13 +130,16 @@ _LEAST_CONTENTS = 3
 def _answer(page: Page) -> Iterator[str]:
     if page.answer:
         kind = {True: " good", False: " bad", None: ""}[page.is_good]
-        yield f'<p class="answer{kind}">{_text(page.answer)}</p>'
+        yield f'<p class="verdict{kind}">{_text(page.answer)}</p>'
     yield from _cards(page.key_figures)
     yield from _list(page.lines, "lines")
 
 
 def _section(section: Section, place: int) -> Iterator[str]:
     name = f"section-{place}"
+    if section.panel:
+        yield f'<div id="{name}">{section.panel}</div>'
+        return
     if section.is_folded:
         yield f'<details class="part" id="{name}"><summary><h2>{_text(section.title)}</h2></summary>'
     else:
@@ -141,7 +147,6 @@ def _section(section: Section, place: int) -> Iterator[str]:
     yield from _list(section.lines, "lines")
     for chart in section.charts:
         yield from _chart(chart)
-    yield section.panel
     for table in section.tables:
         if table.rows:
             yield from [f"<h3>{_text(table.title)}</h3>"] if table.title not in ("", section.title) else []

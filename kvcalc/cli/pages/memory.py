@@ -10,6 +10,7 @@ from kvcalc.errors import KvcalcError
 from kvcalc.render.html import Page, Section
 from kvcalc.report import Column, Table
 from kvcalc.sizing.charts import breakdown_chart, context_chart
+from kvcalc.sizing.report import kv_formats
 from kvcalc.units import counted, memory
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def size_page(document: SizeDocument) -> Page:
         key_figures=_size_figures(document),
         sections=(
             Section("Charts", charts=charts),
+            Section("What if", panel=_panel(name, known) if known else ""),
             Section("Components of one sequence", tables=[_components(document)]),
             *_engine_sections(document),
         ),
@@ -52,6 +54,14 @@ def facts_of(asked: RequestDocument, formats: str = "") -> list[str]:
 def _formats(document: SizeDocument) -> str:
     parts = document["kv_cache"]["components"]
     return ", ".join(dict.fromkeys(part["format"] for part in parts if part["entries_per_sequence"]))
+
+
+def _panel(name: str, size: "CacheSize") -> str:
+    """Sliders that size the same model in the page."""
+    from kvcalc.render.whatif import panel
+    from kvcalc.sizing.whatif import whatif_case, whatif_data
+
+    return panel(whatif_data([whatif_case(name, size.spec, size.workload, size.sharding)]))
 
 
 def _size_figures(document: SizeDocument) -> Table:
@@ -173,7 +183,7 @@ def fit_page(document: FitDocument) -> Page:
     doubt = "" if document["certain"] else "; not certain: the other way at the other end of what is assumed"
     return Page(
         title=name,
-        facts=[card, *facts_of(asked)],
+        facts=[card, *facts_of(asked, kv_formats(known) if known else "")],
         answer=f"{'It fits' if document['fits'] else 'It does not fit'}: {load}{doubt}",
         is_good=document["fits"],
         key_figures=fit_figures(document),
