@@ -7,7 +7,7 @@ the ends moved apart, what is common is not known: then only bounds that lie cle
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -83,23 +83,16 @@ def _moved(before: CheckedCaseDocument, now: CheckedCaseDocument) -> Iterator[Mo
 def change_of(before: FigureDocument, now: FigureDocument) -> Change:
     """How a figure moved: `undecided` where its bounds, its basis or its unit leave room for no change or the other.
 
-    Exact figures are never undecided.
+    Exact figures, whose ends are the value, are never undecided.
     """
     if (before["unit"], before["better"]) != (now["unit"], now["better"]):
         return "undecided"
-    worse = 1 if now["better"] == "lower" else -1
-    value, low, high = (worse * _direction(before[end], now[end]) for end in ("value", "low", "high"))
-    if before["basis"] == now["basis"]:
-        if now["basis"] == "exact":
-            return _CHANGES[value]
-        if -value not in (low, high) or value == low == high:
-            return _CHANGES[value]
-    elif value == low == high == 0:
-        return "same"
-    return _CHANGES[worse * _clear(before, now)] if _clear(before, now) else "undecided"
-
-
-_CHANGES: Mapping[int, Change] = {-1: "better", 0: "same", 1: "worse"}
+    value, low, high = (_direction(before[end], now[end]) for end in ("value", "low", "high"))
+    moves_as_one = before["basis"] == now["basis"] and value and -value not in (low, high)
+    moved = value if moves_as_one else _clear(before, now)
+    if not moved:
+        return "undecided" if value or low or high else "same"
+    return "worse" if (moved > 0) == (now["better"] == "lower") else "better"
 
 
 def _direction(before: float, now: float) -> int:

@@ -78,7 +78,8 @@ def escape_property(text: str) -> str:
 def summary(document: CheckDocument, room_bytes: int = MOST_SUMMARY_BYTES) -> str:
     """Markdown for a step's summary, of at most `room_bytes` in UTF-8: the broken first, whole rows left out behind."""
     blocks = [_heading(document), *_tables(document)]
-    kept, left = [], room_bytes - len(_CUT.encode())
+    kept: list[str] = []
+    left = room_bytes - len(_CUT.encode())
     for line in "\n\n".join(blocks).split("\n"):
         left -= len(line.encode()) + 1
         if left < 0:

@@ -31,8 +31,9 @@ def junit(document: CheckDocument) -> str:
         "failures": str(sum(test.find("failure") is not None for test in tests)),
         "errors": str(sum(test.find("error") is not None for test in tests)),
     }
-    root = Element("testsuites", name="kvcalc check", **counts)
-    suite = ElementTree.SubElement(root, "testsuite", name=_xml(document["plan"]), **counts, skipped="0", time="0")
+    root = Element("testsuites", {"name": "kvcalc check", **counts})
+    more = {"name": _xml(document["plan"]), **counts, "skipped": "0", "time": "0"}
+    suite = ElementTree.SubElement(root, "testsuite", more)
     suite.extend(tests)
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
