@@ -55,7 +55,7 @@ class Flag(msgspec.Struct, frozen=True):
     @property
     def kind(self) -> Any:
         """The type of one value, None and lists left out."""
-        kinds = [one for one in get_args(self.annotation.__origin__) or (self.annotation.__origin__,)]
+        kinds = get_args(self.annotation.__origin__) or (self.annotation.__origin__,)
         return next(one for one in kinds if one is not NoneType)
 
     @property

@@ -101,7 +101,9 @@ def _more_gpus(limit: Limit, subject: Subject) -> Iterator[Change]:
 
 
 def _more_tp(limit: Limit, subject: Subject) -> Iterator[Change]:
-    """Twice the tensor parallelism, and twice that."""
+    """Twice the tensor parallelism, and twice that; where layers are spread instead there is none."""
+    if subject.plan.engine.spreads_layers:
+        return
     tp = subject.plan.sharding.tp
     while (tp := 2 * tp) <= MOST_TP:
         plan = subject.plan.on(tp=tp)

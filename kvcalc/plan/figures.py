@@ -50,13 +50,13 @@ class Kind(msgspec.Struct, frozen=True):
     needs: Literal["nothing", "memory", "speed", "search"]
 
 
-def figures_of(subject: Subject, limits: set[str]) -> Iterator[tuple[str, Figure]]:
+def figures_of(subject: Subject, limits: set[str]) -> Iterator[tuple[str, FigureDocument]]:
     """Every figure that the case can answer; what takes a search only where one of `limits` is on it."""
     known = {"nothing"} | ({"memory"} if subject.has_memory else set()) | ({"speed"} if subject.question else set())
     for name, kind in FIGURES.items():
         figure = kind.find(subject) if kind.needs in known or name in limits else None
         if figure is not None:
-            yield name, figure
+            yield name, figure.document(kind)
 
 
 def _exact(value: Number, subject: Subject, what: str) -> Figure:

@@ -1,4 +1,4 @@
-"""The limits of a plan, a class each: how one is written, which figure it bounds, and what may be changed to keep it."""
+"""The limits of a plan, a class each: how one is written, which figure it bounds, what may be changed to keep it."""
 
 from fractions import Fraction
 from typing import Any, ClassVar, Self
@@ -12,7 +12,7 @@ from kvcalc.plan.figures import FIGURES, Figure, Kind, Number
 from kvcalc.plan.settings import switched, worded
 from kvcalc.plan.subject import Subject
 from kvcalc.speed.throughput import NoRoomError
-from kvcalc.units import SECONDS, decimal, memory, parse_bytes, parse_seconds, parse_tokens, plain
+from kvcalc.units import parse_bytes, parse_seconds, parse_tokens
 
 LESS_CONTEXT, LESS_BATCH, MORE_BATCH = "less context", "less batch", "more batch"
 CACHE_FORMAT, WEIGHTS_FORMAT, MORE_GPUS, MORE_TP = "KV format", "weights' format", "more GPUs", "more tp"
@@ -69,10 +69,6 @@ class Limit(msgspec.Struct, frozen=True):
     def kind(self) -> Kind:
         """The figure that is bounded."""
         return FIGURES[self.figure]
-
-    def shown(self, value: Number) -> str:
-        """A value as people read it."""
-        return plain(value)
 
     def judge(self, subject: Subject) -> Finding:
         """Whether the case keeps the limit; KvcalcError where that cannot be told."""
@@ -171,10 +167,6 @@ class _Bytes(Limit, frozen=True):
         """Bytes with their unit, exactly."""
         return parse_bytes(text, cls.name())
 
-    def shown(self, value: Number) -> str:
-        """In binary units."""
-        return memory(value)
-
 
 class MaxKvCache(_Bytes, frozen=True):
     """Bytes of the whole batch."""
@@ -215,17 +207,13 @@ class _Seconds(Limit, frozen=True):
         """Most are ms."""
         return f"{text}ms"
 
-    def shown(self, value: Number) -> str:
-        """In ms, or what suits it."""
-        return decimal(value, SECONDS)
-
 
 class MaxTpot(_Seconds, frozen=True):
     """Seconds of a token."""
 
     figure = "tpot_seconds"
     changes = (LESS_BATCH, CACHE_FORMAT, WEIGHTS_FORMAT, MORE_TP)
-    help = "seconds a token of one sequence: `served.tpot_seconds` of `kvcalc throughput` with `served: true`, else decode alone"
+    help = "seconds a token of one sequence: under load (`served.tpot_seconds`) with `served: true`, else decode alone"
     example = "30ms"
 
 

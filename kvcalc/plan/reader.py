@@ -38,8 +38,8 @@ class Case(msgspec.Struct, frozen=True):
 
     @property
     def model(self) -> str:
-        """The model as the plan names it."""
-        return str(self.settings["model"].value)
+        """The model as the plan names it, empty where a command does."""
+        return str(self.settings["model"].value) if "model" in self.settings else ""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -98,7 +98,7 @@ class _Reader:
         axes = {key: values for key, values in defaults.axes.items() if key not in own.settings} | own.axes
         settings |= self.typed
         axes = {key: values for key, values in axes.items() if key not in self.typed}
-        if "model" not in axes and settings.get("model") is None:
+        if not any(key in axes or settings.get(key) is not None for key in ("model", "from")):
             self._refuse(line, f"case {name} has no model", "model: llama-8b; kvcalc models list shows names")
         stated = {key: found for key, found in (limits | own.limits).items() if found is not None}
         given = {key: found for key, found in settings.items() if found is not None}

@@ -1,4 +1,4 @@
-"""What a case asks about: a deployment, its speed where that is asked, and neighbours of both that differ in one thing."""
+"""What a case asks about: a deployment, its speed where that is asked, and neighbours that differ in one thing."""
 
 from functools import cached_property
 
