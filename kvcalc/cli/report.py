@@ -1,7 +1,7 @@
 """kvcalc report: a saved result as a page; a recorded run as a picture or a table too."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -33,12 +33,10 @@ def report(file: SavedFile, output: OutputOptions) -> None:
 
 
 def _page(file: Path) -> bytes:
-    from kvcalc.cli.pages import page_of, read_document
-    from kvcalc.profiler.record import is_run_file, read_run
+    from kvcalc.cli.pages import page_of_file
     from kvcalc.render.html import to_html
 
-    document: Any = read_run(file) if is_run_file(file) else read_document(file)
-    return to_html(page_of(document, str(file))).encode()
+    return to_html(page_of_file(file)).encode()
 
 
 def _show_run(file: Path, out: Path | None, output: OutputOptions) -> None:

@@ -4,8 +4,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from kvcalc.chart import Axis, Chart, Series
 from kvcalc.errors import KvcalcError
+from kvcalc.speed.question import Question
 from kvcalc.units import SECONDS, counted, decimal, memory
 
 if TYPE_CHECKING:
@@ -19,14 +22,17 @@ PER_GPU = "tokens_per_second_per_gpu"
 Point = Mapping[str, Any]
 
 
-def latency_chart(points: Sequence[Point]) -> Chart | None:
-    """Tokens/s a GPU against the time of a token, a deployment a series, and the front; None where nothing fits."""
+def latency_chart(points: Sequence[Point], keys: Sequence[str] = _WHO) -> Chart | None:
+    """Tokens/s a GPU against the time of a token, a deployment a series, and the front; None where nothing fits.
+
+    A deployment is what has the same `keys`.
+    """
     fitting = [point for point in points if point.get("fits")]
     if not fitting:
         return None
     _refuse_many(fitting)
     what, key = ("TPOT", "tpot_seconds") if "tpot_seconds" in fitting[0] else ("decode step", "step_seconds")
-    groups = by_deployment(fitting)
+    groups = by_deployment(fitting, keys)
     series = [_cloud(name, group, key) for name, group in groups.items()]
     fronts = _fronts(fitting, key)
     best = max(fitting, key=lambda point: point[PER_GPU])
@@ -79,6 +85,45 @@ def _fronts(points: Sequence[Point], key: str) -> list[Series]:
         hover += [f"{model}, context {context:,}, batch {point['batch']:,}" for point in (*joined, joined[-1])]
     name = "Pareto front" if len(fronts) == 1 else "Pareto front of each model and context"
     return [Series(name, across[:-1], up[:-1], is_dashed=True, hover=hover[:-1])] if fronts else []
+
+
+def loads(name: str, question: Question, most: int) -> list[dict[str, Any]]:
+    """The question at batches of powers of two up to `most`, as points that are called `name`; none past what fits."""
+    points: list[dict[str, Any]] = []
+    sharding = question.use.sharding
+    gpus = sharding.tp * sharding.pp * (1 if question.use.attention_dp else sharding.dp)
+    for batch in (2**exponent for exponent in range(most.bit_length())):
+        load = msgspec.structs.replace(question.load, batch=batch)
+        try:
+            found = msgspec.structs.replace(question, load=load, served=False).answer
+        except KvcalcError:
+            break
+        points.append(
+            {
+                "case": name,
+                "model": question.spec.name,
+                "context_tokens": load.context,
+                "batch": batch,
+                "fits": True,
+                "step_seconds": found.decode.seconds / load.tokens_a_step,
+                PER_GPU: found.tokens_per_second / gpus,
+            }
+        )
+    return points
+
+
+def with_front(points: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The points, each with whether none of its model and context is better in one of latency and throughput, and no
+    worse in the other.
+    """
+    best: dict[tuple[str, int], float] = {}
+    marked = []
+    for point in sorted(points, key=lambda one: (one["step_seconds"], -one[PER_GPU])):
+        key = point["model"], point["context_tokens"]
+        is_better = point[PER_GPU] > best.get(key, 0)
+        best[key] = max(best.get(key, 0), point[PER_GPU])
+        marked.append({**point, "pareto": is_better})
+    return sorted(marked, key=lambda one: (one["case"], one["batch"]))
 
 
 def swept_bytes_chart(points: Sequence[Point]) -> Chart:

@@ -25,6 +25,23 @@ PAGES = {
 """The module and function that make the page of a document, by its schema."""
 
 
+def page_of_file(path: Path) -> "Page":
+    """The page of a saved result or of a plan; KvcalcError where the file is neither."""
+    suffix = path.suffix.lower()
+    if suffix in (".yaml", ".yml"):
+        from kvcalc.cli.pages.plan_file import plan_file_page
+
+        return plan_file_page(path)
+    if suffix in (".csv", ".jsonl", ".parquet"):
+        from kvcalc.cli.pages.points import points_file_page
+
+        return points_file_page(path)
+    from kvcalc.profiler.record import is_run_file, read_run
+
+    document = cast("Mapping[str, Any]", read_run(path)) if is_run_file(path) else read_document(path)
+    return page_of(document, shorten(str(path), 200))
+
+
 def page_of(document: Mapping[str, Any], name: str) -> "Page":
     """The page of a document out of the file `name`; KvcalcError where it has another schema or is damaged."""
     schema = str(document.get("schema", ""))

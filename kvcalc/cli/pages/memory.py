@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kvcalc.documents import CaseDocument, CompareDocument, RequestDocument, SizeDocument
-from kvcalc.engines.charts import card_chart
+from kvcalc.engines.charts import OnCard, card_chart
 from kvcalc.engines.documents import FitDocument
 from kvcalc.errors import KvcalcError
 from kvcalc.render.html import Page, Section
@@ -189,7 +189,7 @@ def fit_page(document: FitDocument) -> Page:
         key_figures=fit_figures(document),
         lines=[*document["rules"]],
         sections=(
-            Section("Charts", charts=[card_chart([(name, document)]), *growth]),
+            Section("Charts", charts=[card_chart([(name, OnCard.of_document(document))]), *growth]),
             Section("What would fit", tables=[changes_table(document)]),
             Section("What lies beside the cache", tables=[terms_table(document)]),
         ),

@@ -2,10 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 
-from kvcalc.plan.documents import CheckDocument, CheckedCaseDocument, FigureDocument, VerdictDocument
+from kvcalc.plan.documents import (
+    BaselineDocument,
+    CheckDocument,
+    CheckedCaseDocument,
+    FigureDocument,
+    VerdictDocument,
+)
+from kvcalc.plan.sentences import error_sentence, lock_sentence, moved_sentence, shown
 from kvcalc.render.html import Page, Section
-from kvcalc.render.ticks import words
-from kvcalc.report import Column, Table, Unit
+from kvcalc.report import Column, Table
 from kvcalc.units import counted
 
 
@@ -30,7 +36,7 @@ def plan_page(document: CheckDocument, sections: Sequence[Section]) -> Page:
         sections=(
             Section("Verdicts", tables=[_verdicts(cases)]),
             Section("Not answered", lines=list(_errors(cases))),
-            *_moved(document),
+            *_beside(document),
             *sections,
             Section("Figures of every case", tables=[_figures(cases)], is_folded=bool(sections)),
         ),
@@ -39,6 +45,7 @@ def plan_page(document: CheckDocument, sections: Sequence[Section]) -> Page:
 
 
 def _verdicts(cases: Sequence[CheckedCaseDocument]) -> Table:
+    """What is broken first."""
     columns = (
         Column("case", "case"),
         Column("limit", "limit"),
@@ -50,7 +57,8 @@ def _verdicts(cases: Sequence[CheckedCaseDocument]) -> Table:
         Column("change", "what would pass"),
         Column("place", "stands in"),
     )
-    rows = [_verdict_cells(case["name"], verdict) for case in cases for verdict in case["verdicts"]]
+    judged = [(case["name"], verdict) for case in cases for verdict in case["verdicts"]]
+    rows = [_verdict_cells(*pair) for pair in sorted(judged, key=lambda pair: pair[1]["passed"])]
     return Table(columns, rows, "Verdicts").filled()
 
 
@@ -61,7 +69,7 @@ def _verdict_cells(case: str, verdict: VerdictDocument) -> tuple[str | None, ...
         case,
         verdict["limit"],
         shown(verdict["bound"], verdict["unit"]),
-        shown(verdict["value"], verdict["unit"]),
+        "unknown" if verdict["value"] is None else shown(verdict["value"], verdict["unit"]),
         None if margin is None else f"{margin:+.1%}",
         said if verdict["certain"] else f"{said}, not certain",
         verdict["rule"] or verdict["basis"],
@@ -70,41 +78,30 @@ def _verdict_cells(case: str, verdict: VerdictDocument) -> tuple[str | None, ...
     )
 
 
-UNITS: dict[str, Unit] = {"bytes": "bytes", "tokens": "tokens", "seconds": "seconds", "count": "count"}
-
-
-def shown(value: float | bool | None, unit: str) -> str:
-    """A figure in its unit; yes and no where there is nothing to count."""
-    if value is None or isinstance(value, bool):
-        return {True: "yes", False: "no", None: "unknown"}[value]
-    return words(value, UNITS.get(unit, "number"))
-
-
 def _errors(cases: Sequence[CheckedCaseDocument]) -> Iterator[str]:
     for case in cases:
         if error := case["error"]:
-            hint = f" ({error['hint']})" if error["hint"] else ""
-            yield f"{case['name']}: {error['message']}{hint}, {error['file']}:{error['line']}"
+            yield f"{error['file']}:{error['line']}: {case['name']}: {error_sentence(case)}"
 
 
-def _moved(document: CheckDocument) -> Iterator[Section]:
+def _beside(document: CheckDocument) -> Iterator[Section]:
+    """What an earlier result and a lock say of the plan, where they were asked."""
     if baseline := document["baseline"]:
-        columns = (Column("case", "case"), Column("figure", "figure"), Column("before", "before"), Column("now", "now"),
-                   Column("ratio", "ratio", "ratio"), Column("change", "change"))  # fmt: skip
-        rows = [
-            (one["case"], one["figure"], shown(one["before"], one["unit"]), shown(one["now"], one["unit"]),
-             one["ratio"], one["change"])
-            for one in baseline["moved"]
-        ]  # fmt: skip
         lines = [f"against {baseline['file']}, written by kvcalc {baseline['kvcalc']}"]
         lines += [f"new: {name}" for name in baseline["added_cases"]]
         lines += [f"gone: {name}" for name in baseline["removed_cases"]]
-        yield Section("Against the baseline", lines=lines, tables=[Table(columns, rows, "Against the baseline")])
+        yield Section("Against an earlier result", lines=lines, tables=[_moved(baseline)])
     if lock := document["lock"]:
-        kinds = (Column("kind", "kind"), Column("name", "name"), Column("locked", "locked"), Column("now", "now"))
-        entries = [(one["kind"], one["name"], one["locked"], one["now"]) for one in lock["moved"]]
-        lines = [f"{lock['file']}: {'nothing moved' if lock['passed'] else 'what the plan rests on has moved'}"]
-        yield Section("Against the lock", lines=lines, tables=[Table(kinds, entries, "Against the lock")])
+        columns = (Column("kind", "kind"), Column("name", "name"), Column("moved", "moved"))
+        rows = [(one["kind"], one["name"], lock_sentence(one)) for one in lock["moved"]]
+        lines = [f"{lock['file']}: {'as locked' if lock['passed'] else 'what the plan rests on has moved'}"]
+        yield Section("Against the lock", lines=lines, tables=[Table(columns, rows, "Against the lock")])
+
+
+def _moved(baseline: BaselineDocument) -> Table:
+    columns = (Column("case", "case"), Column("moved", "moved"), Column("change", "change"))
+    rows = [(one["case"], moved_sentence(one), one["change"]) for one in baseline["moved"]]
+    return Table(columns, rows, "Against an earlier result")
 
 
 def _figures(cases: Sequence[CheckedCaseDocument]) -> Table:
