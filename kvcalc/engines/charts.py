@@ -62,11 +62,12 @@ def card_chart(cases: Sequence[tuple[str, OnCard]]) -> Chart:
     beside = dict.fromkeys(name for row in rows for name in row if name not in (BATCH, REST, FREE))
     labels = [label for label, _ in cases]
     series = tuple(
-        Series(name, labels, [row.get(name) for row in rows], "bar")
+        Series(name, labels, [row.get(name) for row in rows], "bar", is_dashed=name in (REST, FREE))
         for name in (*beside, BATCH, REST, FREE)
         if any(row.get(name) for row in rows)
     )
-    says = " ".join(card.says(label) for label, card in cases[:_MOST_SAID])
+    said = [card.says(label) for label, card in cases] if len(cases) <= _MOST_SAID else []
+    says = " ".join(said) or "What lies on the fullest rank of each case, and how much of its pool the batch takes."
     axes = Axis("", "text"), Axis("memory of a rank", "bytes")
     return Chart("card", "Memory of a rank", *axes, series, says, is_stacked=True)
 
@@ -74,9 +75,11 @@ def card_chart(cases: Sequence[tuple[str, OnCard]]) -> Chart:
 def capacity_chart(plans: Sequence[tuple[str, Plan]]) -> Chart:
     """The longest context that so many sequences can have at once, a line a plan."""
     series = tuple(_capacity(label, plan) for label, plan in plans)
-    most = [f"{one.name}: {_largest(one)}." for one in series[:_MOST_SAID] if one.x]
+    told = tuple(one for one in series if one.x)
+    said = [f"{one.name}: {_largest(one)}." for one in told] if len(told) <= _MOST_SAID else []
+    says = " ".join(said) or "The longest context that so many sequences can have at once, in each case."
     axes = Axis("sequences at once", "count", is_log=True), Axis("longest context", "tokens", is_log=True)
-    return Chart("capacity", "Capacity against batch", *axes, tuple(one for one in series if one.x), " ".join(most))
+    return Chart("capacity", "Capacity against batch", *axes, told, says)
 
 
 def _largest(series: Series) -> str:

@@ -15,6 +15,8 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 """Those of Okabe and Ito, which colour-blind readers tell apart; each series has a marker of its own too."""
 _MARKERS = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "x")
 _DASHES = ("solid", "longdash", "dashdot", "dot")
+_PATTERNS = ("", "/", "x", ".")
+"""Of bars, when the colours are used up."""
 _LONGEST_NAME = 60
 _LEAST_MARKED, _MOST_MARKED = 3, 60
 """Points of the lines that show a marker at each."""
@@ -87,14 +89,15 @@ def _series(chart: Chart, series: Series, place: int) -> dict[str, Any]:
 
 
 def _look(series: Series, place: int) -> dict[str, Any]:
-    """A dashed line is a reference: in the colour of the ink and without markers."""
+    """What is dashed is a reference or room: in the colour of the ink and without markers."""
     if series.is_dashed:
-        return {"color": -1, "marker": None, "dash": "dash"}
+        return {"color": -1, "marker": None, "dash": "dash", "pattern": ""}
     is_marked = series.mark == "points" or (series.mark == "line" and _LEAST_MARKED <= len(series.x) <= _MOST_MARKED)
     return {
         "color": place % len(COLORS),
         "marker": _MARKERS[place % len(_MARKERS)] if is_marked else None,
         "dash": _DASHES[place % len(_DASHES)],
+        "pattern": _PATTERNS[place // len(COLORS) % len(_PATTERNS)],
     }
 
 
@@ -140,7 +143,7 @@ def _swatch(series: Series, place: int) -> str:
     color = "var(--ink)" if look["color"] < 0 else f"var(--s{look['color']})"
     shape = _SHAPES.get(look["marker"] or "", "")
     if series.mark == "bar":
-        shape = '<rect x="5" y="2" width="14" height="10"/>'
+        shape = _BAR_SHAPES[bool(series.is_dashed), bool(look["pattern"])]
     line = f'<path d="M0 7H24" stroke-dasharray="{_STROKES[look["dash"]]}"/>' if series.mark == "line" else ""
     return (
         f'<svg class="swatch" width="24" height="14" aria-hidden="true" style="color:{color}">'
@@ -148,6 +151,11 @@ def _swatch(series: Series, place: int) -> str:
     )
 
 
+_BAR_SHAPES = {
+    (False, False): '<rect x="5" y="2" width="14" height="10"/>',
+    (False, True): '<path fill="none" d="M5 12L13 2M10 12L18 2M4 8L9 2M15 12L20 6"/>',
+    (True, False): '<rect x="5" y="2" width="14" height="10" fill="none" stroke-width="1"/>',
+}
 _STROKES = {"solid": "none", "dash": "5 3", "longdash": "8 3", "dashdot": "6 2 2 2", "dot": "2 2"}
 _SHAPES = {
     "circle": '<circle cx="12" cy="7" r="4" stroke="none"/>',

@@ -202,6 +202,8 @@ def _is_long(rows: Sequence[Sequence[str]], place: int) -> bool:
     return any(len(row[place]) > _LONGEST_UNBROKEN for row in rows)
 
 
+_MOST_AT_ONCE = 40
+"""Rows of the longest table that is shown whole."""
 _LONGEST_UNBROKEN = 28
 """Letters of the longest text of a column whose lines are not broken."""
 
@@ -213,7 +215,8 @@ def _table(table: Table, label: str) -> Iterator[str]:
         "number" if column.unit != "text" else "text" if _is_long(cells_of, place) else "name"
         for place, column in enumerate(table.columns)
     ]
-    yield f'<div class="wide" role="region" tabindex="0" aria-label="{_text(label)}"><table>'
+    tall = " tall" if len(table.rows) > _MOST_AT_ONCE else ""
+    yield f'<div class="wide{tall}" role="region" tabindex="0" aria-label="{_text(label)}"><table>'
     if any(column.heading for column in table.columns):
         heads = zip(sides, table.columns, strict=True)
         cells = "".join(f'<th scope="col" class="{side}">{_text(column.heading)}</th>' for side, column in heads)

@@ -35,7 +35,9 @@
     };
     if (one.mark === "bar")
       return { ...shared, type: "bar", orientation: "h", x: one.y, y: one.x, textposition: "none",
-        marker: { color, line: { color: look.ground, width: 1 } } };
+        marker: one.color < 0
+          ? { color: look.raised, line: { color: look.soft, width: 1 } }
+          : { color, line: { color: look.ground, width: 1 }, pattern: { shape: one.pattern, solidity: 0.5 } } };
     return { ...shared, type: "scatter", x: one.x, y: one.y,
       mode: one.mark === "points" ? "markers" : one.marker ? "lines+markers" : "lines",
       line: { color, width: 2, dash: one.dash },

@@ -55,7 +55,8 @@ def context_chart(sizes: Sequence[tuple[str, CacheSize]]) -> Chart:
         whole = msgspec.structs.replace(series[0], name="all of it", is_dashed=True)
         series = [*(_growth(row.name, size, (row,)) for row in size.rows), whole]
     axes = Axis("context", "tokens", is_log=True), Axis("KV cache of the batch", "bytes", is_log=True)
-    says = " ".join(_growing(label, size) for label, size in sizes[:_MOST_SAID])
+    said = [_growing(label, size) for label, size in sizes] if len(sizes) <= _MOST_SAID else []
+    says = " ".join(said) or "What the batch keeps as its context grows up to what the model takes."
     return Chart("context", "Bytes against context", *axes, tuple(series), says)
 
 

@@ -49,12 +49,12 @@ def _verdicts(cases: Sequence[CheckedCaseDocument]) -> Table:
     columns = (
         Column("case", "case"),
         Column("limit", "limit"),
-        Column("bound", "bound"),
-        Column("value", "value"),
-        Column("margin", "margin"),
         Column("verdict", "verdict"),
-        Column("basis", "basis"),
+        Column("value", "is"),
+        Column("bound", "asked"),
+        Column("margin", "margin"),
         Column("change", "what would pass"),
+        Column("basis", "basis"),
         Column("place", "stands in"),
     )
     judged = [(case["name"], verdict) for case in cases for verdict in case["verdicts"]]
@@ -68,12 +68,12 @@ def _verdict_cells(case: str, verdict: VerdictDocument) -> tuple[str | None, ...
     return (
         case,
         verdict["limit"],
-        shown(verdict["bound"], verdict["unit"]),
-        "unknown" if verdict["value"] is None else shown(verdict["value"], verdict["unit"]),
-        None if margin is None else f"{margin:+.1%}",
         said if verdict["certain"] else f"{said}, not certain",
-        verdict["rule"] or verdict["basis"],
+        "unknown" if verdict["value"] is None else shown(verdict["value"], verdict["unit"]),
+        shown(verdict["bound"], verdict["unit"]),
+        None if margin is None else f"{margin:+.1%}",
         verdict["change"],
+        ": ".join(filter(None, (verdict["basis"], verdict["rule"]))),
         f"{verdict['file']}:{verdict['line']}",
     )
 
