@@ -16,13 +16,13 @@
     return lines;
   }, []).map(text).join("<br>");
 
-  const axis = (one, look, isNarrow) => ({
+  const axis = (one, look) => ({
     type: one.type,
     title: one.label ? { text: text(one.label), standoff: 8 } : undefined,
     range: one.range,
     tickmode: one.ticks || one.categories ? "array" : "auto",
     tickvals: one.ticks || one.categories,
-    ticktext: one.words ? one.words.map(text) : one.categories?.map((name) => broken(name, isNarrow ? 12 : 30)),
+    ticktext: one.words ? one.words.map(text) : one.categories?.map((name) => broken(name, 30)),
     color: look.ink, gridcolor: look.line, linecolor: look.line, zeroline: false, automargin: true,
     showgrid: one.type !== "category",
   });
@@ -58,12 +58,19 @@
       margin: { l: 12, r: 16, t: 12, b: 12 },
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: "system-ui, sans-serif", size: isNarrow ? 12 : 13, color: look.ink },
-      xaxis: { ...axis(x, look, isNarrow), nticks: 5 }, yaxis: axis(y, look, isNarrow),
+      xaxis: { ...axis(x, look), nticks: 5 }, yaxis: axis(y, look),
       barmode: chart.isStacked ? "stack" : "group", bargap: 0.3, showlegend: false, hovermode: "closest",
       dragmode: isTouched ? false : "zoom",
       hoverlabel: { bgcolor: look.raised, bordercolor: look.line, font: { color: look.ink }, align: "left" },
     };
     if (chart.isBars) layout.yaxis = { ...layout.yaxis, autorange: "reversed", range: undefined };
+    if (chart.isBars && isNarrow) {
+      // There is no room beside the bars: each name stands above its own.
+      Object.assign(layout, { bargap: 0.6, height: 84 + Math.max(2, bars) * 52 });
+      layout.yaxis.showticklabels = false;
+      layout.annotations = chart.x.categories.map((name) => ({ text: text(name), x: 0, xref: "paper", xanchor: "left",
+        y: name, yref: "y", yanchor: "bottom", yshift: 10, showarrow: false, font: { color: look.ink } }));
+    }
     if (isNarrow && x.ticks && x.ticks.length > 5)
       layout.xaxis.ticktext = layout.xaxis.ticktext.map((words, index) => (index % 2 ? "" : words));
     const traces = chart.series.map((one, index) => trace(chart, one, look, shown[index] ?? true));

@@ -55,6 +55,7 @@ def _verdicts(cases: Sequence[CheckedCaseDocument]) -> Table:
         Column("margin", "margin"),
         Column("change", "what would pass"),
         Column("basis", "basis"),
+        Column("rule", "of what"),
         Column("place", "stands in"),
     )
     judged = [(case["name"], verdict) for case in cases for verdict in case["verdicts"]]
@@ -73,7 +74,8 @@ def _verdict_cells(case: str, verdict: VerdictDocument) -> tuple[str | None, ...
         shown(verdict["bound"], verdict["unit"]),
         None if margin is None else f"{margin:+.1%}",
         verdict["change"],
-        ": ".join(filter(None, (verdict["basis"], verdict["rule"]))),
+        verdict["basis"],
+        verdict["rule"],
         f"{verdict['file']}:{verdict['line']}",
     )
 
