@@ -66,9 +66,7 @@ document.addEventListener("securitypolicyviolation", (event) => {
 ANSWER = """<script>
 window.addEventListener("load", () => setTimeout(() => {
   const plots = [...document.querySelectorAll(".plot")];
-  const answer = document.createElement("template");
-  answer.id = "answer";
-  answer.setAttribute("data-json", JSON.stringify({
+  const answer = JSON.stringify({
     failed: window.failed || [],
     title: document.title,
     plots: plots.length,
@@ -78,24 +76,35 @@ window.addEventListener("load", () => setTimeout(() => {
     width: document.documentElement.clientWidth,
     ink: plots.length ? getComputedStyle(plots[0].querySelector("svg text")).fill : "",
     extra: EXTRA,
-  }));
-  document.body.append(answer);
+  });
+  parent.postMessage(answer, "*");
 }, 300));
 </script>"""
+
+
+FRAME = """<!doctype html><body style="margin:0"><script>
+addEventListener("message", (event) => {
+  const answer = document.createElement("template");
+  answer.id = "answer";
+  answer.setAttribute("data-json", event.data);
+  document.body.append(answer);
+});
+</script><iframe src="seen.html" style="border:0;width:WIDTHpx;height:900px"></iframe>"""
 
 
 def seen(page: str, folder: Path, *flags: str, extra: str = "null", width: int = 1280) -> dict[str, object]:
     """What a headless Chromium made of the page: errors, charts drawn, and how far it is wider than its window.
 
-    A window of headless Chromium is at least 500 pixels wide, so a narrower page stands in a frame.
+    A window of Chromium is at least 500 pixels wide, so the page stands in a frame of `width` pixels.
     """
     probed = page.replace("<head>", f"<head>{PROBE}", 1)
     probed = probed.replace("</body>", ANSWER.replace("EXTRA", extra) + "</body>", 1)
-    file = folder / "seen.html"
-    file.write_text(probed, encoding="utf-8")
+    folder.joinpath("seen.html").write_text(probed, encoding="utf-8")
+    frame = folder / "frame.html"
+    frame.write_text(FRAME.replace("WIDTH", str(width)), encoding="utf-8")
     command = [browser(), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-               "--no-first-run", f"--user-data-dir={folder / 'profile'}", f"--window-size={width},900",
-               "--virtual-time-budget=8000", *flags, "--dump-dom", file.as_uri()]  # fmt: skip
+               "--no-first-run", "--hide-scrollbars", f"--user-data-dir={folder / 'profile'}", "--window-size=1400,1000",
+               "--virtual-time-budget=8000", *flags, "--dump-dom", frame.as_uri()]  # fmt: skip
     dom = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
     found = re.search(r'<template id="answer" data-json="([^"]*)"', dom)
     assert found, dom[-2000:]

@@ -60,11 +60,11 @@ def _stacked_sums(chart: Chart) -> list[int | float]:
 def _axis(axis: Axis, values: Sequence[Any]) -> dict[str, Any]:
     """A category axis keeps the order of its names; a logarithmic one leaves out what has no logarithm."""
     if axis.unit == "text":
-        return {"label": axis.label, "type": "category", "categories": list(dict.fromkeys(map(_name, values)))}
+        return {"label": _name(axis.label), "type": "category", "categories": list(dict.fromkeys(map(_name, values)))}
     shown = [value for value in values if value > 0 or not axis.is_log] or [1]
     places = ticks(shown, axis)
     return {
-        "label": axis.label,
+        "label": _name(axis.label),
         "type": "log" if axis.is_log else "linear",
         "range": limits(shown, axis.is_log),
         "ticks": [place for place, _ in places],

@@ -99,7 +99,7 @@ def _step(most: float, unit: Unit) -> float:
     base = next((size for size, _ in _MEMORY if most >= size), 1) if unit in ("bytes", "exact bytes") else 1
     decade = 10.0 ** math.floor(math.log10(least / base))
     step = base * next(factor * decade for factor in (1, 2, 5, 10) if factor * decade * base >= least * (1 - 1e-9))
-    return max(1.0, step) if unit == "count" else step
+    return max(1.0, step) if unit in _BINARY else step
 
 
 def short(value: int | float, unit: Unit) -> str:

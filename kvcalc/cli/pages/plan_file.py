@@ -48,12 +48,20 @@ def plan_file_page(path: Path) -> Page:
     cases, asker = read_plan(path, vocabulary(), {}), Asker()
     document = Checker(asker).check(path, cases).document
     answered = [case for case, found in zip(cases, document["cases"], strict=True) if found["error"] is None]
-    drawn = [_Drawn(case, asker(case, False).subject) for case in answered[:MOST_DRAWN]]
+    drawn = [_Drawn(case, _subject(case, asker)) for case in answered[:MOST_DRAWN]]
     if len(answered) > MOST_DRAWN:
         said = f"drawn are the first {MOST_DRAWN} of {counted(len(answered), 'case')} that have an answer"
         document["notes"] = [*document["notes"], said]
     charts = [chart for draw in _CHARTS if (chart := draw(drawn))] if drawn else []
     return plan_page(document, (Section("Charts", charts=charts), Section("What if", panel=_panel(drawn))))
+
+
+def _subject(case: Case, asker: Asker) -> Subject:
+    """What the case asks, with its speed where it names prompts and a card that is known."""
+    try:
+        return asker(case, "isl" in case.settings).subject
+    except KvcalcError:
+        return asker(case, False).subject
 
 
 def _memory(drawn: Sequence[_Drawn]) -> Chart | None:
