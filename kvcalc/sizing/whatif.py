@@ -188,21 +188,25 @@ def _stages(size: CacheSize | str) -> list[list[TermData]] | str:
     return [_terms(size, held) for held in held_by_stages(size.spec, size.layers, size.stages)]
 
 
-def _terms(size: CacheSize, held: Iterable[Component]) -> list[TermData]:
-    terms: dict[str, TermData] = {}
-    counts: Counter[str] = Counter()
-    for component in held:
-        term: TermData = {
-            "count": 0,
-            "entry_bytes": exact(size.packer.entry_bytes(component, size.sharding)),
-            "fixed_bytes": exact(size.packer.state_bytes(component, size.sharding)),
-            "span": _span(component),
-            "split": size.sharding.dcp if component.grows else 1,
-        }
+def _terms(size: CacheSize, held: Sequence[Component]) -> list[TermData]:
+    # Equal layers are mostly one object, so each is weighed once; equal terms of different ones are then put together.
+    objects = Counter(map(id, held))
+    counts: dict[str, TermData] = {}
+    for component in {id(one): one for one in held}.values():
+        term = _term(size, component)
         if term["entry_bytes"] or term["fixed_bytes"]:
-            counts[repr(term)] += 1
-            terms[repr(term)] = term
-    return [{**term, "count": counts[key]} for key, term in terms.items()]
+            counts.setdefault(repr(term), term)["count"] += objects[id(component)]
+    return list(counts.values())
+
+
+def _term(size: CacheSize, component: Component) -> TermData:
+    return {
+        "count": 0,
+        "entry_bytes": exact(size.packer.entry_bytes(component, size.sharding)),
+        "fixed_bytes": exact(size.packer.state_bytes(component, size.sharding)),
+        "span": _span(component),
+        "split": size.sharding.dcp if component.grows else 1,
+    }
 
 
 def _ranks(size: CacheSize) -> RanksData:
