@@ -95,14 +95,14 @@ def catalogue():
             (("fp8",), (1, 8)),
         )
     for name, (work, ranks) in SORTS.items():
-        formats = ("bf16", "fp8", "int8", "mxfp8", "nvfp4", "q8_0", "q4_0", "mxfp4")
-        yield f"{name} again", api.load(name), Workload(**work), Sharding(**ranks), (formats, (1, 2, 4, 8, 16))
+        formats = ("fp8", "mxfp8", "nvfp4", "q8_0", "q4_0")
+        yield f"{name} again", api.load(name), Workload(**work), Sharding(**ranks), (formats, (1, 4, 16))
 
 
 def settings_of(cases, dice):
     """A few settings of every model of the catalogue, many of each sort; some past what may be asked."""
     for at, case in enumerate(cases):
-        for _ in range(30 if case["name"].endswith(" again") else 3):
+        for _ in range(25 if case["name"].endswith(" again") else 2):
             kv, tp = dice.randrange(len(case["formats"])), dice.randrange(len(case["ranks"]))
             ctx = dice.choice([dice.randint(1, 300), int(2 ** dice.uniform(0, 21)), int(2 ** dice.uniform(20, 39))])
             yield at, kv, tp, ctx, dice.choice([1, dice.randint(1, 9), int(2 ** dice.uniform(0, 20))])
@@ -160,7 +160,7 @@ def test_every_model_shows_the_engines_own_bytes(tmp_path):
             assert page["token"][0] == token, (name, work, ranks)
             assert {one: page[one] for one in figures} == figures, (name, work, ranks)
         counted[kind] += 1
-    assert counted["right"] > 900, counted
+    assert counted["right"] > 600, counted
     assert counted["past 8 EiB"] > 5, counted
     assert counted["cut"] > 1, counted
 
