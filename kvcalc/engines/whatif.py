@@ -24,7 +24,7 @@ def plan_case(
 
     An engine that splits layers over cards by itself has no ranks, so its TP does not move.
     """
-    evaluate(plan)
+    outcome = evaluate(plan)
     case = whatif_case(
         name,
         plan.spec,
@@ -36,7 +36,7 @@ def plan_case(
         contexts=powers_of_two(_SHORTEST, plan.spec.max_context or _LONGEST),
     )
     pools = [[_pools(plan, form["names"][0], ranks["tp"], case) for ranks in case["ranks"]] for form in case["formats"]]
-    return {**case, "engine": {"name": _name(plan), "pools": pools}}
+    return {**case, "engine": {"name": _name(plan), "basis": outcome.basis, "pools": pools}}
 
 
 _SHORTEST, _LONGEST = 1024, 2**20

@@ -109,7 +109,7 @@ for (const panel of document.querySelectorAll(".whatif")) {
     return said("bad", `Does not fit the pool of ${what}`, state);
   }
 
-  const said = (mood, text, state) => ({ mood, text: `${text} (${state.chosen.engine.name}).` });
+  const said = (mood, text, state) => ({ mood, text: `${text} (${state.chosen.engine.name}, basis: ${state.chosen.engine.basis}).` });
   const counted = (count, what) => `${thousands(count)} ${what}${count === 1n ? "" : "s"}`;
   const tokensOf = (count) => counted(count, "token");
 

@@ -73,9 +73,10 @@ Carried = tuple[Exact, int] | str
 
 
 class EngineData(TypedDict):
-    """An engine on a card; `pools` by KV format, TP and context."""
+    """An engine on a card, what its figures rest on, and `pools` by KV format, TP and context."""
 
     name: str
+    basis: str
     pools: list[list[list[Carried]]]
 
 
