@@ -24,7 +24,7 @@ def plan_case(
 
     An engine that splits layers over cards by itself has no ranks, so its TP does not move.
     """
-    outcome = evaluate(plan)
+    evaluate(plan)
     case = whatif_case(
         name,
         plan.spec,
@@ -36,7 +36,7 @@ def plan_case(
         contexts=powers_of_two(_SHORTEST, plan.spec.max_context or _LONGEST),
     )
     pools = [[_pools(plan, form["names"][0], ranks["tp"], case) for ranks in case["ranks"]] for form in case["formats"]]
-    return {**case, "engine": {"name": _name(plan), "basis": outcome.basis, "pools": pools}}
+    return {**case, "engine": {"name": _name(plan), "pools": pools}}
 
 
 _SHORTEST, _LONGEST = 1024, 2**20
@@ -58,6 +58,6 @@ def _pools(plan: Plan, kv_dtype: str, tp: int, case: CaseData) -> list[Carried]:
 def _carried(plan: Plan, tokens: int) -> Carried:
     try:
         outcome = evaluate(plan.asking(context_tokens=tokens))
-        return exact(max(0, outcome.pool.expected)), most_sequences(outcome)
+        return exact(max(0, outcome.pool.expected)), most_sequences(outcome), outcome.basis
     except KvcalcError as error:
         return error.message

@@ -88,10 +88,10 @@ for (const panel of document.querySelectorAll(".whatif")) {
     if (at >= 0) return atStop(pools[at], state);
     const after = stops.findIndex((stop) => stop > ctx);
     const [longer, shorter] = [pools[after], after < 0 ? pools.at(-1) : pools[after - 1]];
-    if (carries(longer, batch) === true) return said("good", `Fits: so many run even at ${tokensOf(stops[after])}`, state);
+    if (carries(longer, batch) === true) return said("good", `Fits: so many run even at ${tokensOf(stops[after])}`, state, longer);
     if (carries(shorter, batch) === false) {
       const stop = after < 0 ? stops.at(-1) : stops[after - 1];
-      return said("bad", `Does not fit: fewer run already at ${tokensOf(stop)}`, state);
+      return said("bad", `Does not fit: fewer run already at ${tokensOf(stop)}`, state, shorter);
     }
     return said("", "Not known between two stops of the slider: move to one, or ask kvcalc fit", state);
   }
@@ -102,14 +102,18 @@ for (const panel of document.querySelectorAll(".whatif")) {
 
   function atStop(pool, state) {
     if (!Array.isArray(pool)) return said("bad", `Refused: ${pool}`, state);
-    const [bytes, sequences] = pool.map(BigInt);
+    const [bytes, sequences] = pool.slice(0, 2).map(BigInt);
     const what = `${memory(bytes)} a rank, which carries ${counted(sequences, "sequence")} of ${tokensOf(state.ctx)}`;
-    if (bytes === 0n) return said("bad", "Does not fit: nothing is left for a pool", state);
-    if (sequences >= state.batch) return said("good", `Fits the pool of ${what}`, state);
-    return said("bad", `Does not fit the pool of ${what}`, state);
+    if (bytes === 0n) return said("bad", "Does not fit: nothing is left for a pool", state, pool);
+    if (sequences >= state.batch) return said("good", `Fits the pool of ${what}`, state, pool);
+    return said("bad", `Does not fit the pool of ${what}`, state, pool);
   }
 
-  const said = (mood, text, state) => ({ mood, text: `${text} (${state.chosen.engine.name}, basis: ${state.chosen.engine.basis}).` });
+  function said(mood, text, state, pool) {
+    const basis = pool ? `, basis: ${pool[2]}` : "";
+    return { mood, text: `${text} (${state.chosen.engine.name}${basis}).` };
+  }
+
   const counted = (count, what) => `${thousands(count)} ${what}${count === 1n ? "" : "s"}`;
   const tokensOf = (count) => counted(count, "token");
 

@@ -283,7 +283,7 @@ done(verdicts);
     asked = [(65536, most), (65536, most + 1), (70000, longer), (70000, longer + 1), (70000, most + 1), (131073, 1)]
     shown = run(whatif_data([case]), script % json.dumps(asked), tmp_path)
     pool = memory(evaluate(plan).pool.expected)
-    name = f"(vllm {plan.engine.version} on h100-sxm5-80gb, basis: assumed)."
+    name = f"(vllm {plan.engine.version} on h100-sxm5-80gb, basis: engine rule)."
     assert longer < most
     assert (
         case["engine"]["pools"][0][case["ranks"].index(next(one for one in case["ranks"] if one["tp"] == 2))][at][1]
