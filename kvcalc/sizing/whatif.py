@@ -69,12 +69,7 @@ def whatif_case(
         "stack": f"{len(first.layers)} layers: {stack(first)}",
         "command": shlex.join(["kvcalc", "size", model or spec.name]),
         "flags": shlex.join(_flags(spec, workload, sharding)),
-        "asked": {
-            "ctx": workload.context_tokens,
-            "batch": workload.batch,
-            "kv": workload.kv_dtype,
-            "tp": sharding.tp,
-        },
+        "asked": _asked(workload, sharding),
         "contexts": sorted({workload.context_tokens, *(_stops(_SHORTEST, most) if contexts is None else contexts)}),
         "batches": sorted({workload.batch, *_stops(1, _MOST_SEQUENCES)}),
         "most_context": spec.max_context,
@@ -83,6 +78,11 @@ def whatif_case(
         "ranks": [_ranks(size_workload(spec, plain, shard)) for shard in shards],
         "engine": None,
     }
+
+
+def _asked(workload: Workload, sharding: Sharding) -> dict[str, int | str]:
+    """What the page shows first, under the names that its links use."""
+    return {"ctx": workload.context_tokens, "batch": workload.batch, "kv": workload.kv_dtype, "tp": sharding.tp}
 
 
 def offered(spec: ModelSpec, workload: Workload, formats: Iterable[str]) -> list[list[Workload]]:
