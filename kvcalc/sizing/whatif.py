@@ -75,7 +75,7 @@ def whatif_case(
         "most_context": spec.max_context,
         "encoder_tokens": _encoder_tokens(first),
         "formats": [_format(spec, requests, shards) for requests in offered(spec, plain, formats)],
-        "ranks": [_ranks(size_workload(spec, plain, shard)) for shard in shards],
+        "ranks": [_ranks(spec, plain, shard) for shard in shards],
         "engine": None,
     }
 
@@ -209,7 +209,9 @@ def _term(size: CacheSize, component: Component) -> TermData:
     }
 
 
-def _ranks(size: CacheSize) -> RanksData:
+def _ranks(spec: ModelSpec, workload: Workload, sharding: Sharding) -> RanksData:
+    # Weights do not ask for the cache's format, which may not be one for every TP.
+    size = size_workload(spec, msgspec.structs.replace(workload, kv_dtype=AUTO), sharding)
     weights = weights_per_rank(size)
     known = weights.fullest
     return {
