@@ -58,6 +58,6 @@ def _pools(plan: Plan, kv_dtype: str, tp: int, case: CaseData) -> list[Carried]:
 def _carried(plan: Plan, tokens: int) -> Carried:
     try:
         outcome = evaluate(plan.asking(context_tokens=tokens))
-        return exact(max(0, outcome.pool.expected)), most_sequences(outcome)
+        return exact(max(0, outcome.pool.expected)), most_sequences(outcome), outcome.basis
     except KvcalcError as error:
         return error.message

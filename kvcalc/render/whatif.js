@@ -1,81 +1,10 @@
-"use strict";
-// Sizes a model in the page by the components that stand in it. Whole numbers are BigInt: totals pass 2^53.
-
-const kvcalcUnits = (() => {
-  const names = ["B", "KiB", "MiB", "GiB", "TiB"];
-  const scale = (power) => 1024n ** BigInt(power);
-  const thousands = (count) => String(count).replace(/\B(?=(\d{3})+$)/g, ",");
-
-  // The largest unit that keeps the count at 1 or more; below 10 KiB bytes read better.
-  const unitOf = (bytes) => [4, 3, 2].find((power) => bytes >= scale(power)) ?? (bytes >= 10n * scale(1) ? 1 : 0);
-
-  function memory(bytes, power = unitOf(bytes)) {
-    if (power === 0) return `${thousands(bytes)} B`;
-    const digits = power > 1 ? 2 : 1;
-    const shift = 10n ** BigInt(digits);
-    const rounded = (bytes * shift * 2n + scale(power)) / (2n * scale(power));
-    if (rounded === 1024n * shift && power < 4) return memory(bytes, power + 1);
-    return `${thousands(rounded / shift)}.${String(rounded % shift).padStart(digits, "0")} ${names[power]}`;
-  }
-
-  return { memory, thousands };
-})();
+// The panel: its fields, the fragment that links to them, and what it shows.
 
 for (const panel of document.querySelectorAll(".whatif")) {
   const { memory, thousands } = kvcalcUnits;
   const data = JSON.parse(panel.querySelector("script[type='application/json']").textContent);
   const field = (name) => panel.querySelector(`[data-field="${name}"]`);
   const output = (name) => panel.querySelector(`[data-out="${name}"]`);
-  const least = (one, other) => (one < other ? one : other);
-  const most = (counts) => counts.reduce((one, other) => (one > other ? one : other), 0n);
-  const sum = (counts) => counts.reduce((one, other) => one + other, 0n);
-  const roundedUp = (count, parts) => (count + parts - 1n) / parts;
-
-  // ---- the need ----
-
-  function entries(span, tokens) {
-    if (span.starts_full) return BigInt(span.cap ?? 0);
-    const left = tokens / BigInt(span.ratio);
-    return span.cap === null ? left : least(left, BigInt(span.cap));
-  }
-
-  function stored(row, tokens) {
-    const each = entries(row.span, tokens) * BigInt(row.entry_bytes) + BigInt(row.fixed_bytes);
-    return BigInt(row.layers) * each;
-  }
-
-  function read(row, tokens) {
-    const kept = entries(row.span, tokens);
-    const taken = row.reads.map(([limit, count]) => BigInt(count) * (limit === null ? kept : least(kept, BigInt(limit))));
-    return sum(taken) * BigInt(row.entry_bytes) + BigInt(row.layers) * BigInt(row.fixed_bytes);
-  }
-
-  function held(terms, tokens) {
-    return sum(terms.map((term) => {
-      const kept = roundedUp(entries(term.span, tokens), BigInt(term.split));
-      return BigInt(term.count) * (kept * BigInt(term.entry_bytes) + BigInt(term.fixed_bytes));
-    }));
-  }
-
-  function need({ form, ranks, stages, ctx, batch }) {
-    const sequence = sum(form.rows.map((row) => stored(row, ctx)));
-    const found = {
-      sequence,
-      total: sequence * batch,
-      read: sum(form.rows.map((row) => read(row, ctx))) * batch,
-      parts: form.rows.map((row) => [row, stored(row, ctx) * batch]),
-    };
-    if (found.total * BigInt(ranks.stage_ranks) > BigInt(data.most_bytes)) {
-      return { refused: "the cache would pass 8 EiB: lower the context or the batch" };
-    }
-    if (typeof stages === "string") return { ...found, refusedRanks: stages };
-    const bytes = stages.map((terms) => held(terms, ctx));
-    return {
-      ...found,
-      rank: most(bytes) * roundedUp(batch, BigInt(ranks.dp)),
-      all: sum(bytes) * BigInt(ranks.stage_ranks) * batch,
-    };
-  }
 
   // ---- an engine's pool: known at the stops; between two of them only what both say ----
 
@@ -88,10 +17,10 @@ for (const panel of document.querySelectorAll(".whatif")) {
     if (at >= 0) return atStop(pools[at], state);
     const after = stops.findIndex((stop) => stop > ctx);
     const [longer, shorter] = [pools[after], after < 0 ? pools.at(-1) : pools[after - 1]];
-    if (carries(longer, batch) === true) return said("good", `Fits: so many run even at ${tokensOf(stops[after])}`, state);
+    if (carries(longer, batch) === true) return said("good", `Fits: so many run even at ${tokensOf(stops[after])}`, state, longer);
     if (carries(shorter, batch) === false) {
       const stop = after < 0 ? stops.at(-1) : stops[after - 1];
-      return said("bad", `Does not fit: fewer run already at ${tokensOf(stop)}`, state);
+      return said("bad", `Does not fit: fewer run already at ${tokensOf(stop)}`, state, shorter);
     }
     return said("", "Not known between two stops of the slider: move to one, or ask kvcalc fit", state);
   }
@@ -102,14 +31,18 @@ for (const panel of document.querySelectorAll(".whatif")) {
 
   function atStop(pool, state) {
     if (!Array.isArray(pool)) return said("bad", `Refused: ${pool}`, state);
-    const [bytes, sequences] = pool.map(BigInt);
+    const [bytes, sequences] = pool.slice(0, 2).map(BigInt);
     const what = `${memory(bytes)} a rank, which carries ${counted(sequences, "sequence")} of ${tokensOf(state.ctx)}`;
-    if (bytes === 0n) return said("bad", "Does not fit: nothing is left for a pool", state);
-    if (sequences >= state.batch) return said("good", `Fits the pool of ${what}`, state);
-    return said("bad", `Does not fit the pool of ${what}`, state);
+    if (bytes === 0n) return said("bad", "Does not fit: nothing is left for a pool", state, pool);
+    if (sequences >= state.batch) return said("good", `Fits the pool of ${what}`, state, pool);
+    return said("bad", `Does not fit the pool of ${what}`, state, pool);
   }
 
-  const said = (mood, text, state) => ({ mood, text: `${text} (${state.chosen.engine.name}).` });
+  function said(mood, text, state, pool) {
+    const basis = pool ? `, basis: ${pool[2]}` : "";
+    return { mood, text: `${text} (${state.chosen.engine.name}${basis}).` };
+  }
+
   const counted = (count, what) => `${thousands(count)} ${what}${count === 1n ? "" : "s"}`;
   const tokensOf = (count) => counted(count, "token");
 
@@ -198,7 +131,7 @@ for (const panel of document.querySelectorAll(".whatif")) {
     const state = asked();
     const wrong = ["ctx", "batch"].filter((name) => state[name] === null);
     for (const name of ["ctx", "batch"]) field(name).setAttribute("aria-invalid", String(wrong.includes(name)));
-    const found = wrong.length ? { refused: complaint(wrong[0]) } : need(state);
+    const found = wrong.length ? { refused: complaint(wrong[0]) } : kvcalcNeed(state, data.most_bytes);
     panel.classList.toggle("stale", Boolean(found.refused));
     if (found.refused) {
       tell("bad", found.refused);

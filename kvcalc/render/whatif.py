@@ -13,12 +13,13 @@ import msgspec
 from kvcalc.sizing.panel_data import WhatIfData
 
 _FOLDER = Path(__file__).parent
+_FILES = ("whatif.css", "whatif_need.js", "whatif.js")
 
 
 def panel(data: WhatIfData) -> str:
     """The panel as one HTML element, hidden until its script has run."""
-    style, script = (_FOLDER.joinpath(name).read_text(encoding="utf-8") for name in ("whatif.css", "whatif.js"))
-    return _PANEL.substitute(style=style, data=_embedded(data), script=script)
+    style, *scripts = (_FOLDER.joinpath(name).read_text(encoding="utf-8") for name in _FILES)
+    return _PANEL.substitute(style=style, data=_embedded(data), script="\n".join(scripts))
 
 
 def _embedded(data: WhatIfData) -> str:

@@ -68,8 +68,8 @@ class RanksData(TypedDict):
     weights_text: str
 
 
-Carried = tuple[Exact, int] | str
-"""The pool of a rank in bytes and the most sequences that run at once; or why an engine refuses."""
+Carried = tuple[Exact, int, str] | str
+"""The pool of a rank in bytes, the most sequences that run at once, what both rest on; or why an engine refuses."""
 
 
 class EngineData(TypedDict):

@@ -69,20 +69,20 @@ def whatif_case(
         "stack": f"{len(first.layers)} layers: {stack(first)}",
         "command": shlex.join(["kvcalc", "size", model or spec.name]),
         "flags": shlex.join(_flags(spec, workload, sharding)),
-        "asked": {
-            "ctx": workload.context_tokens,
-            "batch": workload.batch,
-            "kv": workload.kv_dtype,
-            "tp": sharding.tp,
-        },
+        "asked": _asked(workload, sharding),
         "contexts": sorted({workload.context_tokens, *(_stops(_SHORTEST, most) if contexts is None else contexts)}),
         "batches": sorted({workload.batch, *_stops(1, _MOST_SEQUENCES)}),
         "most_context": spec.max_context,
         "encoder_tokens": _encoder_tokens(first),
         "formats": [_format(spec, requests, shards) for requests in offered(spec, plain, formats)],
-        "ranks": [_ranks(size_workload(spec, plain, shard)) for shard in shards],
+        "ranks": [_ranks(spec, plain, shard) for shard in shards],
         "engine": None,
     }
+
+
+def _asked(workload: Workload, sharding: Sharding) -> dict[str, int | str]:
+    """What the page shows first, under the names that its links use."""
+    return {"ctx": workload.context_tokens, "batch": workload.batch, "kv": workload.kv_dtype, "tp": sharding.tp}
 
 
 def offered(spec: ModelSpec, workload: Workload, formats: Iterable[str]) -> list[list[Workload]]:
@@ -188,24 +188,30 @@ def _stages(size: CacheSize | str) -> list[list[TermData]] | str:
     return [_terms(size, held) for held in held_by_stages(size.spec, size.layers, size.stages)]
 
 
-def _terms(size: CacheSize, held: Iterable[Component]) -> list[TermData]:
-    terms: dict[str, TermData] = {}
-    counts: Counter[str] = Counter()
-    for component in held:
-        term: TermData = {
-            "count": 0,
-            "entry_bytes": exact(size.packer.entry_bytes(component, size.sharding)),
-            "fixed_bytes": exact(size.packer.state_bytes(component, size.sharding)),
-            "span": _span(component),
-            "split": size.sharding.dcp if component.grows else 1,
-        }
+def _terms(size: CacheSize, held: Sequence[Component]) -> list[TermData]:
+    # Equal layers are mostly one object, so each is weighed once; equal terms of different ones are then put together.
+    objects = Counter(map(id, held))
+    counts: dict[str, TermData] = {}
+    for component in {id(one): one for one in held}.values():
+        term = _term(size, component)
         if term["entry_bytes"] or term["fixed_bytes"]:
-            counts[repr(term)] += 1
-            terms[repr(term)] = term
-    return [{**term, "count": counts[key]} for key, term in terms.items()]
+            counts.setdefault(repr(term), term)["count"] += objects[id(component)]
+    return list(counts.values())
 
 
-def _ranks(size: CacheSize) -> RanksData:
+def _term(size: CacheSize, component: Component) -> TermData:
+    return {
+        "count": 0,
+        "entry_bytes": exact(size.packer.entry_bytes(component, size.sharding)),
+        "fixed_bytes": exact(size.packer.state_bytes(component, size.sharding)),
+        "span": _span(component),
+        "split": size.sharding.dcp if component.grows else 1,
+    }
+
+
+def _ranks(spec: ModelSpec, workload: Workload, sharding: Sharding) -> RanksData:
+    # Weights do not ask for the cache's format, which may not be one for every TP.
+    size = size_workload(spec, msgspec.structs.replace(workload, kv_dtype=AUTO), sharding)
     weights = weights_per_rank(size)
     known = weights.fullest
     return {

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+from functools import cache
 from html import unescape
 
 import msgspec
@@ -50,7 +51,7 @@ done(%s.map(([model, kv, tp, ctx, batch]) => {
   set("batch", batch);
   if (panel.classList.contains("stale")) return { verdict: out("verdict").textContent };
   const shown = figures.map((name) => [name, [out(name).value, out(name).textContent]]);
-  const parts = [...out("parts").children].map((one) => one.innerText);
+  const parts = [...out("parts").children].map((one) => [one.querySelector('.part').textContent, one.querySelector('.bytes').value]);
   return { ...Object.fromEntries(shown), command: out("command").textContent, verdict: out("verdict").textContent, parts };
 }));
 """
@@ -79,6 +80,7 @@ SORTS = {
     "gpt-oss-20b": ({"kv_dtype": "k=q8_0,v=q4_0"}, {}),
     "textbook-fp4": ({}, {}),
     "zamba2-2.7b": ({}, {}),
+    "hunyuan-large": ({}, {}),
 }
 
 
@@ -93,23 +95,30 @@ def catalogue():
             (("fp8",), (1, 8)),
         )
     for name, (work, ranks) in SORTS.items():
-        formats = ("bf16", "fp8", "int8", "mxfp8", "nvfp4", "q8_0", "q4_0", "mxfp4")
-        yield f"{name} again", api.load(name), Workload(**work), Sharding(**ranks), (formats, (1, 2, 4, 8, 16))
+        formats = ("fp8", "mxfp8", "nvfp4", "q8_0", "q4_0")
+        yield f"{name} again", api.load(name), Workload(**work), Sharding(**ranks), (formats, (1, 4, 16))
 
 
 def settings_of(cases, dice):
     """A few settings of every model of the catalogue, many of each sort; some past what may be asked."""
     for at, case in enumerate(cases):
-        for _ in range(30 if case["name"].endswith(" again") else 3):
+        for _ in range(25 if case["name"].endswith(" again") else 2):
             kv, tp = dice.randrange(len(case["formats"])), dice.randrange(len(case["ranks"]))
-            ctx = dice.choice([dice.randint(1, 300), int(2 ** dice.uniform(0, 21)), int(2 ** dice.uniform(20, 36))])
-            yield at, kv, tp, ctx, dice.choice([1, dice.randint(1, 9), int(2 ** dice.uniform(0, 12))])
+            ctx = dice.choice([dice.randint(1, 300), int(2 ** dice.uniform(0, 21)), int(2 ** dice.uniform(20, 39))])
+            yield at, kv, tp, ctx, dice.choice([1, dice.randint(1, 9), int(2 ** dice.uniform(0, 20))])
+
+
+@cache
+def fullest_weights(name, sharding, drafts):
+    return weights_per_rank(
+        size_workload(api.load(name), Workload(1, draft_layers=drafts, encoder_tokens=1), sharding)
+    ).fullest
 
 
 def expected(spec, workload, sharding):
     """Every figure as the engine of sizing has it, and as the command line prints it."""
     size = size_workload(spec, workload, sharding)
-    weights = weights_per_rank(size).fullest
+    weights = fullest_weights(spec.name, sharding, workload.draft_layers)
     counts = [
         size.bytes_per_sequence,
         size.total_bytes,
@@ -118,6 +127,9 @@ def expected(spec, workload, sharding):
         size.read_bytes_per_step,
     ]
     figures = {name: [str(count), memory(count)] for name, count in zip(FIGURES[1:], counts, strict=False)}
+    figures["parts"] = [
+        [row.name, str(row.stored_bytes(workload.context_tokens) * workload.batch)] for row in size.rows
+    ]
     figures["weights"] = ["", "unknown"] if weights is None else [str(weights), memory(weights)]
     return figures | {"token": str(size.bytes_per_token)}
 
@@ -128,7 +140,7 @@ def test_every_model_shows_the_engines_own_bytes(tmp_path):
         whatif_case(name, spec, work, ranks, formats=formats, tps=tps)
         for name, spec, work, ranks, (formats, tps) in asked
     ]
-    settings = list(settings_of(cases, random.Random(7)))
+    settings = list(settings_of(cases, random.Random(7)))  # noqa: S311
     shown = run(whatif_data(cases), DRIVE % (json.dumps(FIGURES), json.dumps(settings)), tmp_path)
     counted = {"right": 0, "past 8 EiB": 0, "cut": 0}
     for (at, kv, tp, ctx, batch), page in zip(settings, shown, strict=True):
@@ -148,12 +160,13 @@ def test_every_model_shows_the_engines_own_bytes(tmp_path):
             assert page["token"][0] == token, (name, work, ranks)
             assert {one: page[one] for one in figures} == figures, (name, work, ranks)
         counted[kind] += 1
-    assert counted["right"] > 900, counted
+    assert counted["right"] > 600, counted
     assert counted["past 8 EiB"] > 5, counted
+    assert counted["cut"] > 1, counted
 
 
 def test_memory_is_printed_as_the_command_line_prints_it(tmp_path):
-    dice = random.Random(3)
+    dice = random.Random(3)  # noqa: S311
     edges = [
         unit * factor + step
         for unit in (1, 2**10, 2**20, 2**30, 2**40)
@@ -208,7 +221,20 @@ done({ command: out("command").textContent, ctx: field("ctx").value, batch: fiel
         assert re.search(rf"{name} [0-9.,]+ [KMG]iB {re.escape(why.partition(', ')[2])}", text), (name, why, text)
 
 
-LINKED = "done({ ctx: field('ctx').value, batch: field('batch').value, kv: field('kv').value, tp: field('tp').value, model: field('model').value, note: out('note').textContent, verdict: out('verdict').textContent, total: out('total').value, stale: panel.classList.contains('stale'), limit: out('limit').textContent });"
+STATE = """
+const state = () => ({ note: out("note").textContent, verdict: out("verdict").textContent, total: out("total").value,
+  stale: panel.classList.contains("stale"), limit: out("limit").textContent,
+  fields: ["model", "ctx", "batch", "kv", "tp"].map((name) => field(name).value) });
+const states = [state()];
+"""
+FOLLOW = """
+for (const link of %s) {
+  history.replaceState(null, "", link);
+  dispatchEvent(new HashChangeEvent("hashchange"));
+  states.push(state());
+}
+done(states);
+"""
 
 
 def two_cases():
@@ -218,35 +244,30 @@ def two_cases():
     return whatif_data(cases)
 
 
-def test_a_link_restores_the_state_that_it_names(tmp_path):
-    page = run(two_cases(), LINKED, tmp_path, "#model=gemma-3-27b&ctx=200000&batch=5&kv=fp8&tp=4")
-    assert page["model"] == "gemma-3-27b"
-    assert (page["ctx"], page["batch"], page["kv"], page["tp"], page["note"]) == ("200000", "5", "fp8", "4", "")
+def test_links_restore_the_state_that_they_name(tmp_path):
+    """As the page opens, and as its fragment changes; a wrong link is said; an anchor of the page changes nothing."""
+    links = ["#notes", "#model=%3Cb%3E&ctx=-4&tp=3", "#ctx=100"]
+    first = "#model=gemma-3-27b&ctx=200000&batch=5&kv=fp8&tp=4"
+    opened, anchor, wrong, part = run(two_cases(), STATE + FOLLOW % json.dumps(links), tmp_path, first)
+    assert opened["fields"] == ["gemma-3-27b", "200000", "5", "fp8", "4"]
     size = size_workload(
         api.load("gemma-3-27b"), Workload(context_tokens=200000, batch=5, kv_dtype="fp8"), Sharding(tp=4)
     )
-    assert page["total"] == str(size.total_bytes)
-    assert page["limit"] == "The model's own limit is 131,072 tokens."
+    assert opened["total"] == str(size.total_bytes)
+    assert opened["limit"] == "The model's own limit is 131,072 tokens."
+    assert anchor == opened
+    asked = ("model=<b>", "ctx=-4", "tp=3")
+    assert wrong["note"] == " ".join(f"The link asks for {what}, which is not offered here." for what in asked)
+    assert wrong["fields"] == ["llama-3.1-8b", "8192", "3", "auto (bf16)", "1"]
+    assert part["fields"] == ["llama-3.1-8b", "100", "3", "auto (bf16)", "1"]
 
 
-def test_a_wrong_link_says_what_is_not_offered(tmp_path):
-    page = run(two_cases(), LINKED, tmp_path, "#model=%3Cb%3E&ctx=-4&tp=3")
-    assert page["note"] == " ".join(
-        f"The link asks for {what}, which is not offered here." for what in ("model=<b>", "ctx=-4", "tp=3")
-    )
-    assert (page["model"], page["ctx"], page["batch"], page["tp"]) == ("llama-3.1-8b", "8192", "3", "1")
-
-
-def test_an_anchor_of_the_page_is_no_state(tmp_path):
-    page = run(two_cases(), LINKED, tmp_path, "#notes")
-    assert (page["note"], page["model"], page["ctx"]) == ("", "llama-3.1-8b", "8192")
-
-
-@pytest.mark.parametrize("text", ["", "0", "-1", "1.5", "1e3", "1000000000001"])
-def test_a_context_that_is_none_is_said(tmp_path, text):
-    page = run(two_cases(), f"set('ctx', {text!r});" + LINKED, tmp_path)
-    assert page["stale"]
-    assert page["verdict"] == "The context is a whole number from 1 to 1,000,000,000,000."
+def test_a_context_that_is_none_is_said(tmp_path):
+    texts = ["", "0", "-1", "1.5", "1e3", "1000000000001"]
+    script = f"done({json.dumps(texts)}.map((text) => {{ set('ctx', text); return state(); }}));"
+    for text, page in zip(texts, run(two_cases(), STATE + script, tmp_path), strict=True):
+        assert page["stale"], text
+        assert page["verdict"] == "The context is a whole number from 1 to 1,000,000,000,000.", text
 
 
 def test_an_engines_pool_at_the_stops_and_between(tmp_path):
@@ -262,7 +283,7 @@ done(verdicts);
     asked = [(65536, most), (65536, most + 1), (70000, longer), (70000, longer + 1), (70000, most + 1), (131073, 1)]
     shown = run(whatif_data([case]), script % json.dumps(asked), tmp_path)
     pool = memory(evaluate(plan).pool.expected)
-    name = f"(vllm {plan.engine.version} on h100-sxm5-80gb)."
+    name = f"(vllm {plan.engine.version} on h100-sxm5-80gb, basis: engine rule)."
     assert longer < most
     assert (
         case["engine"]["pools"][0][case["ranks"].index(next(one for one in case["ranks"] if one["tp"] == 2))][at][1]
