@@ -1,6 +1,6 @@
 """The three questions about a pool, each one monotone search: largest context, most sequences, fewest GPUs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -67,17 +67,29 @@ def outcome_or_none(plan: Plan) -> Outcome | None:
     return outcome
 
 
-def largest_context(plan: Plan, end: End = "expected") -> int:
-    """The longest context in tokens at which the batch runs at once, at most the model's own; 0 for none.
+def largest_context(plan: Plan) -> int:
+    """The longest context in tokens at which the batch runs at once, at most the model's own; 0 for none."""
+    return largest_contexts(plan, ("expected",))[0]
 
-    `end` says for which end of the pool's bounds.
-    """
 
-    def holds(tokens: int) -> bool:
-        outcome = outcome_or_none(plan.asking(context_tokens=tokens))
-        return outcome is not None and outcome.fits_at(end)
+def largest_contexts(plan: Plan, ends: Sequence[End]) -> list[int]:
+    """The same for ends of the pool's bounds."""
+    tried: dict[int, Outcome | None] = {}
+    most = max(plan.spec.max_context or MOST_CONTEXT, plan.workload.context_tokens)
 
-    return largest(holds, max(plan.spec.max_context or MOST_CONTEXT, plan.workload.context_tokens))
+    def outcome_at(tokens: int) -> Outcome | None:
+        if tokens not in tried:
+            tried[tokens] = outcome_or_none(plan.asking(context_tokens=tokens))
+        return tried[tokens]
+
+    def longest(end: End) -> int:
+        def holds(tokens: int) -> bool:
+            outcome = outcome_at(tokens)
+            return outcome is not None and outcome.fits_at(end)
+
+        return most if holds(most) else largest(holds, most)
+
+    return [longest(end) for end in ends]
 
 
 def most_sequences(outcome: Outcome, end: End = "expected") -> int:
