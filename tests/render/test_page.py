@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pages import Reader, seen
 
 from kvcalc.chart import Axis, Chart, Series
-from kvcalc.errors import KvcalcError
+from kvcalc.errors import KvcalcError, printable, shorten
 from kvcalc.render.drawing import COLORS, data_table, drawn, script_data
 from kvcalc.render.html import DARK, LIGHT, POLICY, Page, Section, to_html
 from kvcalc.render.ticks import MOST_TICKS, limits, short, ticks, words
@@ -262,11 +262,13 @@ def test_every_chart_is_drawn_without_an_error(tmp_path):
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_nothing_of_a_hostile_name_runs(tmp_path, name):
-    extra = "[document.querySelectorAll('main img, main a[href^=javascript], .plot b').length]"
+    extra = """[document.querySelectorAll("main img, main a[href^=javascript], .plot a").length,
+                document.querySelector("#plot-grow .xtitle").textContent]"""
     answer = seen(to_html(page(name)), tmp_path, extra=extra)
     assert answer["title"] != "ran"
     assert answer["failed"] == []
-    assert answer["extra"] == [0]
+    # An axis is called what the name says, letter by letter.
+    assert answer["extra"] == [0, shorten(printable(name), 60)]
     assert (answer["drawn"], answer["wide"]) == (3, 0)
 
 
