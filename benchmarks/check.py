@@ -18,7 +18,7 @@ MODELS = (
     "gpt-oss-120b",
     "deepseek-v3",
     "qwen3-next-80b-a3b",
-    "phi-4",
+    "qwen3-8b",
     "mixtral-8x7b",
 )
 CONTEXTS = (2048, 4096, 8192, 12288, 16384)

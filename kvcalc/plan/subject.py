@@ -4,7 +4,7 @@ from functools import cached_property
 
 import msgspec
 
-from kvcalc.engines.fit import largest_contexts, most_sequences
+from kvcalc.engines.fit import largest_contexts, most_sequences_of
 from kvcalc.engines.plan import Bounds, Outcome, Plan
 from kvcalc.sizing.need import CacheSize, size_workload
 from kvcalc.speed.question import Question
@@ -44,7 +44,7 @@ class Subject(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def sequences(self) -> Bounds:
         """The most sequences of the context that run at once, for the pool's bounds."""
-        return Bounds(*(most_sequences(self.outcome, end) for end in ("low", "expected", "high")))
+        return Bounds(*most_sequences_of(self.outcome, ("low", "expected", "high")))
 
     @property
     def speed(self) -> Throughput:
