@@ -122,7 +122,7 @@ def data_table(chart: Chart) -> Table:
         Column("y", chart.y.label, chart.y.unit),
     )
     rows: list[tuple[Value, ...]] = [
-        (series.name, x, y) for series in chart.series for x, y in zip(series.x, series.y, strict=True)
+        (series.name, x, y) for series in chart.series for x, y in zip(series.x, series.y, strict=True) if y is not None
     ]
     return Table(columns, rows, f"Data of “{chart.title}”")
 

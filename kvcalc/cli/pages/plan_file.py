@@ -45,8 +45,9 @@ class _Drawn(msgspec.Struct, frozen=True):
 
 def plan_file_page(path: Path) -> Page:
     """Verdicts first, then memory, growth, capacity and speed of the cases, and sliders."""
-    cases, asker = read_plan(path, vocabulary(), {}), Asker()
-    document = Checker(asker).check(path, cases).document
+    words, asker = vocabulary(), Asker()
+    cases = read_plan(path, words, {})
+    document = Checker(asker, words).check(path, cases).document
     answered = [case for case, found in zip(cases, document["cases"], strict=True) if found["error"] is None]
     drawn = [_Drawn(case, _subject(case, asker)) for case in answered[:MOST_DRAWN]]
     if len(answered) > MOST_DRAWN:
