@@ -109,6 +109,18 @@ def test_figures_of_speed_are_those_of_throughput(kvcalc, check, served):
     assert figures["tpot_seconds"]["basis"] == "assumed"
 
 
+def test_a_context_and_a_batch_have_the_bounds_of_the_pool(kvcalc, check):
+    """A pool that is given as large as an end of the estimate carries as much as that end is said to."""
+    settings = {"model": "llama-8b", "engine": "vllm", "ctx": "32K", "batch": 16}
+    figures = check(plan("min_context: 1", gpu="l40s", **settings))["cases"][0]["figures"]
+    for end in ("low", "high"):
+        pool = ["--kv-cache-memory", f"{figures['pool_bytes'][end]}B"]
+        fit = kvcalc("fit", settings["model"], *flags_of(settings), *pool, "--format", "json").json
+        assert figures["max_context_tokens"][end] == fit["max_context_tokens"]
+        assert figures["max_sequences"][end] == fit["max_batch"]
+    assert figures["max_context_tokens"]["low"] < figures["max_context_tokens"]["high"]
+
+
 def test_a_queue_that_only_grows_breaks_a_limit_on_the_first_token(check):
     settings = {
         "model": "llama-8b",
@@ -137,7 +149,7 @@ def test_a_speed_at_a_context_is_refused_where_no_prompt_is_named(check):
 CHANGED = {
     "min_context: 32K": {"model": "llama-8b", "gpu": "l40s", "engine": "vllm", "ctx": "8K", "batch": 16},
     "min_sequences: 64": {"model": "llama-8b", "gpu": "l40s", "engine": "vllm", "ctx": "8K"},
-    "max_kv_cache: 10GiB": {"model": "llama-8b", "ctx": "8K", "batch": 16},
+    "max_kv_cache: 15GiB": {"model": "llama-8b", "ctx": "8K", "batch": 16},
     "max_bytes_per_token: 64KiB": {"model": "llama-8b"},
     "max_tpot: 8ms": {"model": "llama-8b", "gpu": "h100-sxm", "isl": 4000, "osl": 200, "batch": 64},
     "min_tokens_per_second: 2000": {"model": "llama-8b", "gpu": "h100-sxm", "isl": 1000, "osl": 200, "batch": 4},
