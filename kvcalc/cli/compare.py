@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from kvcalc.cli.completion import complete_format
 from kvcalc.cli.emit import emit
 from kvcalc.cli.engine_options import EngineOptions
 from kvcalc.cli.engines import ask_engines
-from kvcalc.cli.options import Models, OutputOptions, RequestOptions, ShardingOptions, complete_format, verb
+from kvcalc.cli.options import Models, OutputOptions, RequestOptions, ShardingOptions, verb
 from kvcalc.cli.request import Asked, ask_about, load_asked
 from kvcalc.errors import KvcalcError
 from kvcalc.sizing.need import default_context

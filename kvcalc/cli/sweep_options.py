@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar
 import msgspec
 import typer
 
-from kvcalc.cli.gpus import complete_gpu
-from kvcalc.cli.options import Assume, Download, Dtype, EncoderTokens, Overrides, StateDtype, complete_format
+from kvcalc.cli.completion import complete_format, complete_gpu, complete_timed_engine
+from kvcalc.cli.options import Assume, Download, Dtype, EncoderTokens, Overrides, StateDtype
 
 
 class GridOptions(msgspec.Struct, frozen=True):
@@ -50,7 +50,11 @@ class SameOptions(msgspec.Struct, frozen=True):
     PANEL: ClassVar = "The same everywhere"
     engine: Annotated[
         str | None,
-        typer.Option(metavar="ENGINE", help="vllm, sglang, tensorrt-llm, llama.cpp, transformers, gpt-fast, torch."),
+        typer.Option(
+            metavar="ENGINE",
+            help="vllm, sglang, tensorrt-llm, llama.cpp, transformers, gpt-fast, torch.",
+            autocompletion=complete_timed_engine,
+        ),
     ] = None
     pp: Annotated[
         int, typer.Option("--pp", "--pipeline-parallel-size", "-pp", metavar="N", help="Pipeline parallel.")
