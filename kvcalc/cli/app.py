@@ -96,21 +96,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KvcalcError as error:
         return _complain(error.message, error.hint, error.exit_code)
     except _USAGE_ERROR as error:
-        return _answer_usage(error)
+        return _complain(str(error.format_message()), _usage_hint(error), 2)
     except (typer.Abort, KeyboardInterrupt):
         return 130
     except (BrokenPipeError, _ReaderGoneError):
         return _close_pipe()
     except OSError as error:
         return _complain(*_explain(error), 2)
-
-
-def _answer_usage(error: Any) -> int:
-    """A bare group asks for its help; anything else is a mistake."""
-    if type(error).__name__ == "NoArgsIsHelpError":
-        print(error.format_message())
-        return 0
-    return _complain(str(error.format_message()), _usage_hint(error), 2)
 
 
 def _explain(error: OSError) -> tuple[str, str]:
@@ -124,6 +116,11 @@ def _run(given: list[str]) -> int:
     only = given[0] if given[0] in VERBS and _COMPLETION not in os.environ else None
     try:
         return int(make_app(only)(args=given, prog_name="kvcalc", standalone_mode=False) or 0)
+    except _USAGE_ERROR as error:
+        if type(error).__name__ != "NoArgsIsHelpError":
+            raise
+        print(error.format_message())  # a bare group asks for its help
+        return 0
     except SystemExit as error:
         # Out of standalone mode typer leaves this way only where a write met a closed pipe.
         raise _ReaderGoneError from error
