@@ -77,13 +77,24 @@ class MovedFigureDocument(TypedDict):
     change: Change
 
 
+class BrokenLimitDocument(PlaceDocument):
+    """A limit of a case that the earlier result passed and that is broken now."""
+
+    case: str
+    limit: str
+
+
 class BaselineDocument(TypedDict):
-    """A comparison with an earlier result; `fail_on` is the share that a figure may get worse."""
+    """A comparison with an earlier result; `fail_on` is the share that a figure may get worse.
+
+    `moved` lists every figure that is not the same.
+    """
 
     file: str
     kvcalc: str
     fail_on: float
     moved: list[MovedFigureDocument]
+    newly_broken: list[BrokenLimitDocument]
     added_cases: list[str]
     removed_cases: list[str]
     passed: bool
@@ -99,7 +110,10 @@ class LockedEntryDocument(TypedDict):
 
 
 class LockDocument(TypedDict):
-    """How a lock file compares with what is installed; `moved` lists only what differs."""
+    """How a lock file compares with what is installed; `moved` lists only what differs.
+
+    `passed` is false where something moved and `--locked` asks that nothing does.
+    """
 
     file: str
     moved: list[LockedEntryDocument]
