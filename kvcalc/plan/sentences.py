@@ -16,7 +16,7 @@ from kvcalc.plan.documents import (
     MovedFigureDocument,
     VerdictDocument,
 )
-from kvcalc.units import SECONDS, decimal, memory, plain
+from kvcalc.units import NUMBERS, SECONDS, decimal, memory, plain
 
 Level = Literal["error", "warning", "notice"]
 
@@ -137,4 +137,6 @@ def shown(value: float | bool, unit: str) -> str:
         return memory(value)
     if unit in ("s", "seconds"):
         return decimal(value, SECONDS)
-    return f"{plain(value)} {unit}".strip()
+    if unit == "tokens/s":
+        return f"{decimal(value, NUMBERS)} {unit}"
+    return plain(value) if unit == "count" else f"{plain(value)} {unit}".strip()
