@@ -88,10 +88,12 @@ def change_of(before: FigureDocument, now: FigureDocument) -> Change:
     if (before["unit"], before["better"]) != (now["unit"], now["better"]):
         return "undecided"
     value, low, high = (_direction(before[end], now[end]) for end in ("value", "low", "high"))
+    if not (value or low or high):
+        return "same"
     moves_as_one = before["basis"] == now["basis"] and value and -value not in (low, high)
     moved = value if moves_as_one else _clear(before, now)
     if not moved:
-        return "undecided" if value or low or high else "same"
+        return "undecided"
     return "worse" if (moved > 0) == (now["better"] == "lower") else "better"
 
 

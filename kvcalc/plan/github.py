@@ -116,7 +116,8 @@ def _tables(document: CheckDocument) -> Iterator[str]:
     if baseline:
         rows = ([moved["case"], moved["change"], moved_sentence(moved)] for moved in baseline["moved"])
         yield from _table(("case", "against the baseline", "figure"), rows)
-        names = [*(f"added: {one}" for one in baseline["added_cases"])]
+        names = [f"passed before, broken now: {one['case']} {one['limit']}" for one in baseline["newly_broken"]]
+        names += [f"added: {one}" for one in baseline["added_cases"]]
         names += [f"removed: {one}" for one in baseline["removed_cases"]]
         yield from ["\n".join(f"- {_cell(name)}" for name in names)] if names else []
     if lock:
