@@ -32,6 +32,7 @@ from kvcalc.cli.app import VERBS, main
 from kvcalc.engines import documents as engine_documents
 from kvcalc.hardware import documents as hardware_documents
 from kvcalc.model.spec import Document
+from kvcalc.plan import documents as plan_documents
 from kvcalc.profiler import documents as profiler_documents
 from kvcalc.speed import documents as speed_documents
 from kvcalc.speed.sweep import documents as sweep_documents
@@ -44,6 +45,7 @@ SCHEMAS = {
     **speed_documents.SCHEMAS,
     **sweep_documents.SCHEMAS,
     **doctor.SCHEMAS,
+    **plan_documents.SCHEMAS,
 }
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

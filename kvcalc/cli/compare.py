@@ -87,7 +87,7 @@ def _compare_engines(asked: "list[tuple[Asked, Engine]]", memory: int | None, ou
 
 def _are_runs(names: list[str]) -> bool:
     """Whether it is runs alone that are to be compared, sample by sample."""
-    if not all(name.casefold().endswith(".json") for name in names):
+    if len(names) > _TWO or not all(name.casefold().endswith(".json") for name in names):
         return False
     from kvcalc.profiler.record import is_run_file
 

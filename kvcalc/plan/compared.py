@@ -43,6 +43,10 @@ def compare_results(sources: Sequence[Source], fail_on: float | None = None) -> 
     The first source is what the others are held against: subject by subject of the same name where sources have
     several, else whatever they are called. KvcalcError where there is nothing to hold against each other.
     """
+    if sum(len(source.subjects) for source in sources) == 1:
+        raise KvcalcError(
+            f"{sources[0].name} alone is one answer", "compare it with another: a file, a model, a format"
+        )
     pairs = list(_pairs(sources))
     moved = [row for pair in pairs for row in _moved(pair)]
     if not moved:
