@@ -61,7 +61,7 @@ class Bursty(Poisson, frozen=True, kw_only=True):
 
         gap = 1 / self.per_second
         if self.cv == 0:
-            return np.arange(count) * gap
+            return np.asarray(np.arange(count) * gap, dtype=np.float64)
         return _summed(rng.gamma(self.cv**-2, gap * self.cv**2, count - 1))
 
 

@@ -40,7 +40,6 @@ def generate(
     Without `arrivals` only the order is known. A shared prefix stands before a prompt of `isl` tokens and adds to it.
     Equal arguments give equal bits, and each part is drawn by itself: other arrivals leave the lengths as they are.
     """
-    import numpy as np
 
     if not 1 <= requests <= _MOST_REQUESTS:
         raise KvcalcError(f"{requests} requests", f"from 1 to {_MOST_REQUESTS:,}")

@@ -1,18 +1,16 @@
 """Which requests of a trace can be served: what the context limit and lengths of 0 do to them, counted."""
 
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from collections import Counter
+from typing import Literal, get_args
+
+import msgspec
 
 from kvcalc.errors import KvcalcError
 from kvcalc.workload.rows import Flags, Rows, refuse_first
 from kvcalc.workload.source import Source
+from kvcalc.workload.trace import Trace
 
-if TYPE_CHECKING:
-    from collections import Counter
-
-    Counts = Counter[str]
-else:
-    Counts = Any
-
+Counts = Counter[str]
 Policy = Literal["refuse", "truncate", "reject"]
 POLICIES: tuple[str, ...] = get_args(Policy)
 
@@ -23,6 +21,7 @@ TOO_LONG = "left out: above the context limit"
 SHORTENED = "prompt cut to the context limit"
 CUT_LINE = "left out: last line cut short"
 UNSORTED = "sorted: arrived before the line above"
+_LIMIT_HINT = "--policy truncate cuts prompts, --policy reject leaves such requests out; or raise --max-model-len"
 _ZERO_HINT = "--policy reject leaves such requests out and counts them"
 
 
@@ -62,6 +61,43 @@ def admitted(rows: Rows, policy: Policy, max_context: int | None, block_tokens: 
     return _without(rows, rows.prompt_tokens + rows.output_tokens > max_context, TOO_LONG, counts)
 
 
+def limited(trace: Trace, max_context: int, policy: Policy) -> Trace:
+    """The requests of a trace that was not read under a context limit, or under a larger one; as in `read_trace`.
+
+    Error under `refuse`: the first request above the limit, by its place in the trace.
+    """
+    import numpy as np
+
+    check_limits(policy, max_context)
+    needed = trace.prompt_tokens + trace.output_tokens
+    if policy == "refuse" and needed.max() > max_context:
+        at = int((needed > max_context).argmax())
+        said = f"request {at + 1:,} has {needed[at]:,} tokens, above the context limit of {max_context:,}"
+        raise KvcalcError(said, _LIMIT_HINT)
+    timed = trace.arrival_seconds is not None
+    rows = Rows(
+        lines=np.arange(len(trace)),
+        seconds=trace.arrival_seconds if trace.arrival_seconds is not None else np.zeros(len(trace)),
+        prompt_tokens=trace.prompt_tokens,
+        output_tokens=trace.output_tokens,
+        prefix_ids=trace.prefix_ids,
+        prefix_ends=trace.prefix_ends,
+    )
+    counts = Counter(trace.counted)
+    rows = admitted(rows, policy, max_context, trace.prefix_tokens, counts)
+    if not len(rows):
+        raise KvcalcError(f"no request fits a context limit of {max_context:,} tokens", _LIMIT_HINT)
+    return msgspec.structs.replace(
+        trace,
+        prompt_tokens=rows.prompt_tokens,
+        output_tokens=rows.output_tokens,
+        arrival_seconds=rows.seconds if timed else None,
+        prefix_ids=rows.prefix_ids,
+        prefix_ends=rows.prefix_ends,
+        counted=dict(+counts),
+    )
+
+
 def without_failed(rows: Rows, counts: Counts) -> Rows:
     """The requests that were answered, in a form that records failures as answers of 0 tokens."""
     return _without(rows, rows.output_tokens == 0, FAILED, counts)
@@ -75,8 +111,7 @@ def refuse_unservable(source: Source, rows: Rows, max_context: int | None) -> No
     ]
     if max_context is not None:
         said = f"prompt and answer are above the context limit of {max_context:,} tokens"
-        hint = "--policy truncate cuts prompts, --policy reject leaves such requests out; or raise --max-model-len"
-        checks.append((rows.prompt_tokens + rows.output_tokens > max_context, said, hint))
+        checks.append((rows.prompt_tokens + rows.output_tokens > max_context, said, _LIMIT_HINT))
     refuse_first(source, rows, checks)
 
 
