@@ -116,10 +116,13 @@ def parse_arrivals(text: str) -> Arrivals:
     Errors: a rate without its unit, of 0 or below, and figures that no such arrivals have.
     """
     name, _, parts = text.strip().partition(",")
-    if name in ("inf", "recorded"):
-        fields = parse_fields(text, parts, ["speed"] if name == "recorded" else [], _EXAMPLE) if parts else {}
-        speed = _above_zero(fields.get("speed", 1.0), "speed", text)
-        return AllAtOnce() if name == "inf" else Recorded(speed=speed)
+    if name == "inf":
+        if parts:
+            raise KvcalcError(f"{shorten(text)!r}: inf stands alone", "all requests arrive at second 0, in no bursts")
+        return AllAtOnce()
+    if name == "recorded":
+        fields = parse_fields(text, parts, ["speed"], _EXAMPLE) if parts else {}
+        return Recorded(speed=_above_zero(fields.get("speed", 1.0), "speed", text))
     per_second = _rate(name, text)
     fields = parse_fields(text, parts, ["cv", "on", "off"], _EXAMPLE) if parts else {}
     if not fields:

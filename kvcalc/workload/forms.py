@@ -99,7 +99,7 @@ class Mooncake(Form):
                 try:
                     batch.append((number, decode(line)))
                 except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                    is_cut = not line.rstrip().endswith(b"}") and source.is_last(number)
+                    is_cut = _is_cut(line, error) and source.is_last(number)
                     # What stands before it is judged first: the earliest mistake is the one to name.
                     yield self._arrays(batch, is_cut)
                     if not is_cut:
@@ -124,6 +124,11 @@ class Mooncake(Form):
             prefix_ends=np.cumsum(counts),
             is_cut=is_cut,
         )
+
+
+def _is_cut(line: bytes, error: Exception) -> bool:
+    """Whether a line that cannot be read is the beginning of an object."""
+    return not isinstance(error, msgspec.ValidationError) and not line.rstrip().endswith(b"}")
 
 
 def form_of(source: Source) -> Form:
