@@ -29,20 +29,14 @@ def column_names(head: str) -> list[str]:
 
 
 class Clock:
-    """What a column of times means: seconds from a fixed moment, NaN where a cell is no time."""
+    """What a column of times means."""
 
     hint = ""
     dtype: str | None = None
 
-    def seconds(self, cells: Cells) -> Seconds:
-        """Seconds of every cell."""
+    def read(self, cells: Cells) -> tuple[Seconds, Flags]:
+        """Seconds from a fixed moment, NaN where a cell is no time; and which cannot be compared with those before."""
         raise NotImplementedError
-
-    def strangers(self, cells: Cells) -> Flags:
-        """The times that cannot be compared with those before them."""
-        import numpy as np
-
-        return np.zeros(len(cells), dtype=bool)
 
 
 class Numbers(Clock):
@@ -50,9 +44,11 @@ class Numbers(Clock):
 
     hint = "seconds as a number, such as 12.5"
 
-    def seconds(self, cells: Cells) -> Seconds:
+    def read(self, cells: Cells) -> tuple[Seconds, Flags]:
         """Seconds as they stand."""
-        return _numbers(cells)
+        import numpy as np
+
+        return _numbers(cells), np.zeros(len(cells), dtype=bool)
 
 
 class Instants(Clock):
@@ -65,26 +61,32 @@ class Instants(Clock):
         self._origin: Any = None
         self._zoned: bool | None = None
 
-    def seconds(self, cells: Cells) -> Seconds:
-        """Seconds since the first moment of the file."""
+    def read(self, cells: Cells) -> tuple[Seconds, Flags]:
+        """Seconds since the first moment of the file; those with an offset among those without, or the reverse."""
         import numpy as np
-        import pandas as pd
 
-        # As in UTC: where offsets are mixed with none, `strangers` refuses.
-        moments = pd.to_datetime(cells, format="ISO8601", errors="coerce", utc=True)
+        moments, zoned = _moments(cells)
         if self._origin is None:
             self._origin = moments.dropna().min()
-        return np.asarray((moments - self._origin).dt.total_seconds(), dtype=np.float64)
-
-    def strangers(self, cells: Cells) -> Flags:
-        """Times with an offset among times without, or the other way round."""
-        import numpy as np
-
-        # Behind a time of day: a date alone ends like an offset.
-        zoned = np.asarray(cells.str.contains(r":.*(?:Z|[+-]\d\d:?(?:\d\d)?)$", na=False), dtype=bool)
         if self._zoned is None and len(zoned):
             self._zoned = bool(zoned[0])
-        return np.asarray(zoned != bool(self._zoned), dtype=bool)
+        seconds = np.asarray((moments - self._origin).dt.total_seconds(), dtype=np.float64)
+        return seconds, np.asarray(zoned != bool(self._zoned), dtype=bool)
+
+
+def _moments(cells: Cells) -> tuple[Cells, Flags]:
+    """Moments, those without an offset as if in UTC, and which have one."""
+    import numpy as np
+    import pandas as pd
+
+    try:
+        moments = pd.to_datetime(cells, format="ISO8601", errors="coerce")
+    except ValueError:
+        # Offsets differ, or some have none. Looked for behind a time of day: a date alone ends like an offset.
+        zoned = cells.str.contains(r":.*(?:Z|[+-]\d\d:?(?:\d\d)?)$", na=False)
+        return pd.to_datetime(cells, format="ISO8601", errors="coerce", utc=True), np.asarray(zoned, dtype=bool)
+    is_zoned = moments.dt.tz is not None
+    return moments if is_zoned else moments.dt.tz_localize("UTC"), np.full(len(cells), is_zoned)
 
 
 def csv_rows(source: Source, columns: tuple[str, ...], clock: Clock, chunk: int) -> Iterator[Rows]:
@@ -144,11 +146,11 @@ def _rows(
     import numpy as np
 
     times, prompts, outputs = (frame[column] for column in columns)
-    seconds, tokens = clock.seconds(times), [_numbers(prompts), _numbers(outputs)]
+    (seconds, strangers), tokens = clock.read(times), [_numbers(prompts), _numbers(outputs)]
     checks = [
         (np.asarray(frame[_SURPLUS].notna()), "more fields than the first line has names", _NO_COMMA),
         (~np.isfinite(seconds), f"{columns[0]} is no time", clock.hint),
-        (clock.strangers(times), "times with and without an offset from UTC", "give all of them one, or none"),
+        (strangers, "times with and without an offset from UTC", "give all of them one, or none"),
         *(check for column, cells in zip(columns[1:], tokens, strict=True) for check in _whole(column, cells)),
     ]
     fault = first_fault(checks)
