@@ -75,7 +75,7 @@ def streamed(path: Path) -> int:
 
 
 def timed(work: Callable[[Any], Any], argument: object) -> tuple[float, float, float]:
-    """Seconds of `work` on the clock and on the CPU, and the peak memory of this process in MiB; pandas is loaded before."""
+    """Seconds of `work` on the clock and on the CPU, and the peak memory of this process in MiB; pandas is loaded."""
     start, cpu = time.perf_counter(), time.process_time()
     work(argument)
     return (
@@ -98,9 +98,8 @@ def main() -> None:
             with ProcessPoolExecutor(1, get_context("spawn")) as pool:
                 seconds, cpu, mebibytes = pool.submit(timed, work, argument).result()
             size = f"{argument.stat().st_size / 1e6:7.0f} MB" if isinstance(argument, Path) else " " * 10
-            print(
-                f"{name:20} {size} {seconds:6.2f} s {cpu:6.2f} s CPU {requests / seconds:12,.0f} requests/s {mebibytes:7.0f} MiB"
-            )
+            rate = f"{requests / seconds:12,.0f} requests/s"
+            print(f"{name:20} {size} {seconds:6.2f} s {cpu:6.2f} s CPU {rate} {mebibytes:7.0f} MiB")
 
 
 if __name__ == "__main__":

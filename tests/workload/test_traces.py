@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import GOLDEN
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvcalc.errors import KvcalcError
@@ -202,6 +202,7 @@ REQUESTS = st.lists(
 )
 
 
+@settings(max_examples=30)
 @given(REQUESTS, st.integers(1, 7))
 def test_what_is_written_is_read_back(tmp_path_factory, requests, chunk):
     folder = tmp_path_factory.getbasetemp()
