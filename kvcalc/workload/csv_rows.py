@@ -3,7 +3,9 @@
 import re
 import warnings
 from collections.abc import Iterator
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NoReturn
+
+import msgspec
 
 from kvcalc.errors import KvcalcError, printable, shorten
 from kvcalc.workload.rows import MOST_TOKENS, Fault, Flags, Rows, first_fault
@@ -94,11 +96,18 @@ def csv_rows(source: Source, columns: tuple[str, ...], clock: Clock, chunk: int)
     first = 2
     with source.open() as handle:
         for frame in _frames(source, handle, columns, clock, chunk):
-            rows, done = _rows(source, frame, columns, clock, first)
-            yield rows
-            if done:
-                return
-            first += len(frame)
+            rows, fault = _rows(frame, columns, clock, first)
+            if fault is None:
+                yield rows
+                first += len(frame)
+                continue
+            # What stands before the fault is judged first: the earliest mistake is the one to name.
+            text = source.line(first + fault.row)
+            is_end = _is_short(source, text) and source.is_last(first + fault.row)
+            yield msgspec.structs.replace(rows, is_cut=is_end and bool(text.strip()))
+            if not is_end:
+                _fail(source, first + fault.row, text, fault)
+            return
 
 
 def _frames(
@@ -139,10 +148,8 @@ def _next(frames: "Iterator[pd.DataFrame]") -> "pd.DataFrame | None":
         return next(frames, None)
 
 
-def _rows(
-    source: Source, frame: "pd.DataFrame", columns: tuple[str, ...], clock: Clock, first: int
-) -> tuple[Rows, bool]:
-    """The rows of one frame, and whether the file ends in it though more was to come: blank lines, or a cut one."""
+def _rows(frame: "pd.DataFrame", columns: tuple[str, ...], clock: Clock, first: int) -> tuple[Rows, Fault | None]:
+    """The rows of one frame up to the first that is none, and what is wrong with that one."""
     import numpy as np
 
     times, prompts, outputs = (frame[column] for column in columns)
@@ -154,19 +161,15 @@ def _rows(
         *(check for column, cells in zip(columns[1:], tokens, strict=True) for check in _whole(column, cells)),
     ]
     fault = first_fault(checks)
-    count, is_cut = len(frame), False
-    if fault is not None:
-        is_cut = _end_or_fail(source, fault, first + fault.row)
-        count = fault.row
+    count = len(frame) if fault is None else fault.row
     whole = [cells[:count].astype(np.int64) for cells in tokens]
     rows = Rows(
         lines=np.arange(first, first + count),
         seconds=seconds[:count],
         prompt_tokens=whole[0],
         output_tokens=whole[1],
-        is_cut=is_cut,
     )
-    return rows, fault is not None
+    return rows, fault
 
 
 def _whole(column: str, cells: Seconds) -> list[tuple[Flags, str, str]]:
@@ -189,14 +192,14 @@ def _numbers(cells: Cells) -> Seconds:
     return np.asarray(pd.to_numeric(cells, errors="coerce"), dtype=np.float64)
 
 
-def _end_or_fail(source: Source, fault: Fault, number: int) -> bool:
-    """Whether the faulty line is a last one that was cut short; False for blank lines at the end. Else raises."""
-    text = source.line(number)
+def _is_short(source: Source, text: str) -> bool:
+    """Whether a line has fewer fields than there are names, or stops before the last one."""
     names, fields = len(column_names(source.head)), column_names(text)
-    is_short = len(fields) < names or (len(fields) == names and not fields[-1])
-    if is_short and source.is_last(number):
-        return bool(fields)
+    return len(fields) < names or (len(fields) == names and not fields[-1])
+
+
+def _fail(source: Source, number: int, text: str, fault: Fault) -> NoReturn:
+    names, fields = len(column_names(source.head)), len(column_names(text))
+    few = f"{fields} fields, where the first line has {names} names"
     shown = shorten(printable(text)) or "the line is blank"
-    if len(fields) < names:
-        source.fail(number, f"{len(fields)} fields, where the first line has {names} names: {shown}", fault.hint)
-    return source.fail(number, f"{fault.said}: {shown}", fault.hint)
+    source.fail(number, f"{few if fields < names else fault.said}: {shown}", fault.hint)

@@ -98,7 +98,10 @@ def test_a_mistake_names_its_line_and_what_would_work(text, said, hint, tmp_path
 def test_the_earliest_mistake_is_the_one_that_is_named(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text(PLAIN + "0,1,2\n-1,1,2\n1,x,1\n")
-    with pytest.raises(KvcalcError, match=r":4: prompt_tokens is no number"):
+    with pytest.raises(KvcalcError, match=r":3: the request arrives before second 0"):
+        read_trace(path)
+    path.write_text(PLAIN + "0,1,2\n1,1,x\nx,1,1\n2,2,2\n")
+    with pytest.raises(KvcalcError, match=r":3: output_tokens is no number"):
         read_trace(path)
     path.write_text(MOONCAKE.replace("600", "-5") + "{{{\n" + LATER)
     with pytest.raises(KvcalcError, match=r":1: a prompt of fewer than 0 tokens"):

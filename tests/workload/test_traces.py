@@ -133,6 +133,12 @@ def test_sorting_keeps_each_requests_prefix_and_counts_what_it_moved(trace_file)
     assert trace.counted == {UNSORTED: 1}
 
 
+def test_requests_of_one_moment_keep_their_order_when_sorted(trace_file):
+    path = trace_file(HEAD + "5,1,1\n" + "".join(f"{i % 2},{i + 2},1\n" for i in range(400)))
+    prompts = read_trace(path, sort=True).prompt_tokens.tolist()
+    assert prompts == [*range(2, 402, 2), *range(3, 402, 2), 1]
+
+
 def test_above_the_context_limit_a_request_is_refused_cut_or_left_out():
     path = TRACES / "mooncake.jsonl"
     with pytest.raises(KvcalcError, match=r"mooncake\.jsonl:1: prompt and answer are above .* 1,060 tokens"):
