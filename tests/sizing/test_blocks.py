@@ -96,6 +96,7 @@ def test_sinks_keep_blocks_of_their_own(spec_file):
     )
     paged = layout(str(path), 16)
     assert [(type(group), group.cap) for group in paged.groups] == [(Group, 4), (Window, 32)]
+    assert [paged.units(tokens) // paged.units(1) for tokens in (1, 4, 5, 36, 37, 1000)] == [1, 1, 2, 3, 4, 4]
     assert paged.written_bytes(1000) == (32 + 4) * 2 * 8 * 2
 
 
