@@ -45,5 +45,8 @@ class ChunkBlocks(Group, frozen=True, kw_only=True):
         chunk = self.cap or 1
         return (tokens - step) // chunk * chunk // self.block_entries
 
+    def slot(self, tokens: int) -> int | None:
+        return tokens - 1
+
     def most_blocks(self, tokens: int) -> int:
         return -(-min((self.cap or 0) + self.in_flight_tokens, tokens) // self.block_entries)

@@ -52,6 +52,25 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
         """The most blocks that one sequence holds on its way to `tokens` tokens."""
         return int(self.blocks(tokens))
 
+    def slot(self, tokens: int) -> int | None:
+        """Where the last of `tokens` tokens writes an entry, counted through all blocks; None where it writes none."""
+        if tokens % self.ratio:
+            return None
+        entry = tokens // self.ratio - 1
+        return entry if self.cap is None else entry % self.cap
+
+    @property
+    def keeps_prefixes(self) -> bool:
+        """Whether its full blocks stay what they are, so that another request may share them."""
+        return self.cap is None
+
+
+class Pinned(Group, frozen=True, kw_only=True):
+    """The first `cap` entries, which stay."""
+
+    def slot(self, tokens: int) -> int | None:
+        return tokens - 1 if tokens <= (self.cap or 0) else None
+
 
 class Window(Group, frozen=True, kw_only=True):
     """The last `cap` entries; a block that lies behind them as a whole is given back.
@@ -75,6 +94,13 @@ class Window(Group, frozen=True, kw_only=True):
     def most_blocks(self, tokens: int) -> int:
         touched = -(-((self.cap or 1) - 1) // self.block_entries) + 1
         return min(-(-max(0, tokens - self.first) // self.block_entries), touched)
+
+    def slot(self, tokens: int) -> int | None:
+        return tokens - self.first - 1 if tokens > self.first else None
+
+    @property
+    def keeps_prefixes(self) -> bool:
+        return not self.first
 
 
 def _above_zero(count: Any) -> Any:
@@ -153,6 +179,6 @@ def _groups(span: Span, ranks: int, entry_bytes: int, block_tokens: int) -> Iter
         yield Group(name=name if span.ratio == 1 else f"1 of {span.ratio} tokens", cap=span.cap, **weighs)
         return
     if span.pinned:
-        yield Group(name=f"first {span.pinned}", cap=span.pinned, **weighs)
+        yield Pinned(name=f"first {span.pinned}", cap=span.pinned, **weighs)
     window = (span.cap or 0) - span.pinned
     yield Window(name=f"window {window}", cap=window, first=span.pinned, **weighs)
