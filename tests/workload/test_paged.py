@@ -234,3 +234,9 @@ def test_without_room_nothing_happens(groups):
     assert pool.swap_in(away) is None
     pool.free(blocker)
     assert pool.read(pool.swap_in(away), 0) == [1, 2, 3, 4]
+
+
+def test_a_block_that_a_window_drops_makes_room_for_the_next():
+    pool = PagedPool(layout(Window(name="window", block_tokens=4, units=1, cap=5)), 2, reuses_prefixes=False)
+    table = pool.add(range(30))
+    assert pool.read(table, 0)[-5:] == [25, 26, 27, 28, 29]
