@@ -163,7 +163,7 @@ class Pool(RuleBasedStateMachine):
 
 
 TestPool = Pool.TestCase
-TestPool.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestPool.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
 
 
 def test_the_last_block_is_copied_when_one_of_two_writes_into_it():
