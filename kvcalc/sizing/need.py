@@ -114,7 +114,7 @@ class CacheSize(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def held_by_stages(self) -> list[list[Component]]:
         """What a rank of each pipeline stage holds, copies of what it reads from other stages with it."""
-        return _held_by_stages(self.spec, self.layers, self.stages)
+        return held_by_stages(self.spec, self.layers, self.stages)
 
     @property
     def fullest_stage(self) -> list[Component]:
@@ -200,7 +200,7 @@ def _lay_out(spec: ModelSpec, workload: Workload, sharding: Sharding) -> _LaidOu
     packer.request.check_names(one for layer in layers for one in layer.components)
     rows = build_rows(layers, spec.reads, packer)
     stages = split_stages(len(spec.layers), len(layers), sharding.pp)
-    return _LaidOut(packer, layers, rows, stages, _held_by_stages(spec, layers, stages))
+    return _LaidOut(packer, layers, rows, stages, held_by_stages(spec, layers, stages))
 
 
 def default_context(specs: Iterable[ModelSpec]) -> int:
@@ -257,7 +257,7 @@ def split_stages(layers: int, with_drafts: int, pp: int) -> tuple[tuple[int, int
     return tuple(zip([0, *ends[:-1]], ends, strict=True))
 
 
-def _held_by_stages(
+def held_by_stages(
     spec: ModelSpec, layers: Sequence[Layer], stages: Sequence[tuple[int, int]]
 ) -> list[list[Component]]:
     """What a rank of each stage holds: its layers' components, and a copy of each source read from another stage."""
