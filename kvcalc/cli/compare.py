@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from kvcalc.cli.compared import Flags, compare_answers, is_answer, refuse_flags
+from kvcalc.cli.compared import Flags, compare_answers, has_workload, refuse_flags
 from kvcalc.cli.completion import complete_format
 from kvcalc.cli.emit import emit
 from kvcalc.cli.engine_options import EngineOptions
@@ -48,11 +48,11 @@ def compare(
     kv_dtype: KvDtypes = None,
     fail_on: FailOn = None,
 ) -> int:
-    """Models, formats, engines, saved answers or two recorded runs side by side, with ratios to the first."""
+    """Models, formats, engines, plans, saved answers or recorded runs side by side, with ratios to the first."""
     given = [*_given(request), *_given(engine), *_given(sharding), *(["--kv-dtype"] if kv_dtype else [])]
     if _are_runs(models):
         return _compare_runs(models, given, fail_on, output)
-    if fail_on is not None or any(is_answer(name) for name in models):
+    if fail_on is not None or any(has_workload(name) for name in models):
         refuse_flags(given, models)
         return compare_answers(models, Flags(request, engine, sharding, _formats(kv_dtype)), fail_on, output)
     if engine.engine is not None:

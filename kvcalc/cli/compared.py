@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kvcalc.cli.request import Asked
     from kvcalc.engines.engine import Engine
     from kvcalc.plan.compared import Source
+    from kvcalc.plan.documents import CheckDocument
     from kvcalc.plan.results import Subject
 
 
@@ -42,6 +43,32 @@ def is_answer(name: str) -> bool:
 _HEAD_BYTES = 4096
 
 
+def has_workload(name: str) -> bool:
+    """Whether `name` is a saved answer or a plan, and no model."""
+    return is_answer(name) or is_plan(name)
+
+
+def is_plan(name: str) -> bool:
+    """Whether `name` is a plan file: YAML of cases."""
+    file = Path(name)
+    if file.suffix.lower() not in (".yaml", ".yml") or not file.is_file():
+        return False
+    with file.open(encoding="utf-8", errors="replace") as stream:
+        return any(line.startswith("cases:") for line in stream)
+
+
+def _checked(name: str) -> "CheckDocument":
+    """The plan as it is checked here; KvcalcError where a case has no answer."""
+    from kvcalc.cli.check import ask_plan
+
+    document = ask_plan(Path(name), {}).document
+    for case in document["cases"]:
+        error = case["error"]
+        if error is not None:
+            raise KvcalcError(f"{error['file']}:{error['line']}: {case['name']}: {error['message']}", error["hint"])
+    return document
+
+
 def compare_answers(names: "Sequence[str]", flags: Flags, fail_on: str | None, output: OutputOptions) -> int:
     """Saved answers and models as they are asked about here, figure by figure."""
     from kvcalc.plan.compared import compare_results
@@ -54,11 +81,10 @@ def compare_answers(names: "Sequence[str]", flags: Flags, fail_on: str | None, o
 
 
 def refuse_flags(given: "Sequence[str]", names: "Sequence[str]") -> None:
-    """KvcalcError where flags of a workload are given and everything was saved with its own."""
-    if given and all(is_answer(name) for name in names):
-        raise KvcalcError(
-            f"{', '.join(given)}: a saved answer has its own workload", "only --fail-on and output flags apply"
-        )
+    """KvcalcError where flags of a workload are given and everything has one of its own."""
+    if given and all(has_workload(name) for name in names):
+        message = f"{', '.join(given)}: a saved answer or a plan has its own workload"
+        raise KvcalcError(message, "only --fail-on and output flags apply")
 
 
 def _source(name: str, flags: Flags) -> "Source":
@@ -67,6 +93,8 @@ def _source(name: str, flags: Flags) -> "Source":
 
     if is_answer(name):
         return Source(name, subjects_of(read_result(Path(name)), name))
+    if is_plan(name):
+        return Source(name, subjects_of(_checked(name), name))
     return Source(name, _sized(name, flags))
 
 

@@ -136,7 +136,7 @@ def test_answers_that_share_nothing_and_flags_that_mean_nothing(saved, capsys):
     assert main(["compare", "a.json", "t.json"]) == 2
     assert "share no figure" in capsys.readouterr().err
     assert main(["compare", "a.json", "a.json", "--ctx", "8K"]) == 2
-    assert "--ctx: a saved answer has its own workload" in capsys.readouterr().err
+    assert "--ctx: a saved answer or a plan has its own workload" in capsys.readouterr().err
 
 
 def test_every_figure_of_the_table_is_found_in_a_real_document(saved):
@@ -165,3 +165,32 @@ def test_a_run_stands_beside_a_prediction_and_a_third_run(saved, capsys):
     assert row["second_value"] == sum(part["predicted_bytes"] for part in run["points"][0]["components"])
     _, document = compared(capsys, "r.json", "r.json", "r.json")
     assert {row["change"] for row in document["figures"]} == {"same"}
+
+
+PLAN = """
+defaults: {{gpu: l40s, engine: vllm@0.26, batch: 8}}
+cases:
+  - {{name: chat, model: llama-8b, ctx: {ctx}}}
+  - {{name: long, model: gemma-3-12b, ctx: 32K{more}}}
+"""
+
+
+def test_two_plans_meet_case_by_case_and_a_result_of_one(saved, capsys, tmp_path):
+    (tmp_path / "old.yaml").write_text(PLAN.format(ctx="8K", more=""))
+    (tmp_path / "new.yaml").write_text(PLAN.format(ctx="16K", more=", kv_dtype: fp8"))
+    code, document = compared(capsys, "old.yaml", "new.yaml")
+    assert code == 0
+    assert figure(document, "total_bytes", "chat")["ratio"] == 2
+    assert figure(document, "total_bytes", "long")["ratio"] == 0.5
+    assert any("chat of new.yaml" in line and "ctx" in line for line in document["differences"])
+    assert compared(capsys, "old.yaml", "new.yaml", "--fail-on", "5%")[0] == 1
+    saved("old.json", "check", "old.yaml")
+    _, document = compared(capsys, "old.json", "old.yaml")
+    assert {row["change"] for row in document["figures"]} == {"same"}
+
+
+def test_a_plan_with_a_case_that_has_no_answer_is_refused(capsys, tmp_path):
+    plan = tmp_path / "p.yaml"
+    plan.write_text("cases:\n  - {name: chat, model: no-such-model}\n")
+    assert main(["compare", str(plan), "llama-8b"]) == 2
+    assert "p.yaml:2: chat: " in capsys.readouterr().err
