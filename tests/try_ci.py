@@ -23,9 +23,6 @@ FITS, DOES_NOT = 4, 4000
 def try_action(folder: Path) -> None:
     """Every step of the action, for a plan that passes and one that fails."""
     install, check = steps()
-    python = folder.parent / "python"
-    python.mkdir()
-    (python / "python").symlink_to(sys.executable)
     environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(folder.parent)}
     ran = run_step(install, folder, {}, environment)
     assert ran.code == 0, ran.log
@@ -44,6 +41,7 @@ def try_hook(folder: Path) -> None:
     config = f"repos:\n  - repo: {source}\n    rev: {revision}\n    hooks: [{{id: kvcalc-check}}]\n"
     (folder / ".pre-commit-config.yaml").write_text(config)
     _git(folder, "init", "-q")
+    os.environ["PRE_COMMIT_HOME"] = str(folder.parent / "pre-commit")
     for batch, code in ((FITS, 0), (DOES_NOT, 1)):
         (folder / "kvcalc.yaml").write_text(PLAN % batch)
         _git(folder, "add", ".")

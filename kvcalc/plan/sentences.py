@@ -32,13 +32,12 @@ class Finding(NamedTuple):
 
 
 def findings(document: CheckDocument) -> list[Finding]:
-    """All that is worth a look, the broken first: limits, cases without an answer, the baseline, the lock.
+    """All that is worth a look: limits, the broken first; cases without an answer, the baseline, the lock.
 
     Errors are what fails the check; a warning is a verdict or a comparison that is not certain.
     """
     found = [*_of_cases(document), *_of_baseline(document), *_of_lock(document["lock"])]
-    clean = (one._replace(file=printable(one.file), title=printable(one.title)) for one in found)
-    return sorted(clean, key=lambda one: LEVELS.index(one.level))
+    return [one._replace(file=printable(one.file), title=printable(one.title)) for one in found]
 
 
 LEVELS: tuple[Level, ...] = ("error", "warning", "notice")

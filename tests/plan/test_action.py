@@ -149,7 +149,7 @@ def test_the_recipes_are_those_that_the_page_promises():
 
 
 def workflow_steps():
-    for name, recipe in RECIPES:
+    for _, recipe in RECIPES:
         for job in recipe.get("jobs", {}).values():
             yield from job["steps"]
 

@@ -74,6 +74,14 @@ def test_ten_errors_are_all_shown_and_levels_are_counted_apart():
     cases = [case(f"c{number}", verdict(passed=False), verdict("max_tpot", certain=False)) for number in range(10)]
     commands = [parsed(line)[0] for line in annotations(document(*cases)).splitlines()]
     assert commands == ["error"] * 10 + ["warning"] * 10
+    assert "more" not in annotations(document(*cases))
+
+
+def test_what_is_broken_for_certain_stands_before_what_may_be():
+    text = annotations(
+        document(case("may be", verdict(passed=False, certain=False)), case("is", verdict(passed=False)))
+    )
+    assert [parsed(line)[1]["title"] for line in text.splitlines()] == ["is: max_kv_cache", "may be: max_kv_cache"]
 
 
 def test_a_figure_that_got_worse_is_an_error_beyond_the_share_and_a_notice_within():
@@ -131,7 +139,7 @@ def test_any_text_makes_lines_that_are_commands(name, path, change):
         verdict(name, certain=False),
         error=failing(name, path, change)["error"],
     )
-    text = annotations(document(one, plan=path, baseline=baseline(moved(name=name)), notes=[name]))
+    text = annotations(document(one, plan=path, baseline=baseline({**moved(name=name), "figure": name}), notes=[name]))
     text.encode()
     assert text.endswith("\n")
     assert len(text.splitlines()) == 4
