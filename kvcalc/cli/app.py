@@ -47,6 +47,7 @@ _VERBS = {
     "fit": ("kvcalc.cli.fit", "fit"),
     "compare": ("kvcalc.cli.compare", "compare"),
     "throughput": ("kvcalc.cli.throughput", "throughput"),
+    "check": ("kvcalc.cli.check", "check_verb"),
     "sweep": ("kvcalc.cli.sweep", "sweep"),
     "calibrate": ("kvcalc.cli.calibrate", "calibrate"),
     "profile": ("kvcalc.cli.profile", "profile"),

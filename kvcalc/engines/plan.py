@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -90,6 +90,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 yield self.on(tp=count // stages, pp=stages, dcp=1)
 
 
+End = Literal["low", "expected", "high"]
+"""The ends of `Bounds`, and what lies between."""
+
+
 class Bounds(msgspec.Struct, frozen=True):
     """Bytes at the least, as expected and at the most."""
 
@@ -159,34 +163,46 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
             return "assumed"
         return "exact" if self.plan.engine.is_plain else "engine rule"
 
-    @cached_property
+    @property
     def capacity(self) -> Capacity | None:
         """What the expected pool carries, None where nothing is left for one."""
-        return self.capacity_of(self.pool.expected)
+        return self.capacity_at("expected")
 
-    def capacity_of(self, pool_bytes: int) -> Capacity | None:
-        """What a pool of so many bytes carries, None for one of none."""
-        return self.plan.engine.capacity(self.size, pool_bytes) if pool_bytes > 0 else None
+    def capacity_at(self, end: End) -> Capacity | None:
+        """What the pool carries at that end of its bounds, None where nothing is left for one."""
+        pool_bytes = getattr(self.pool, end)
+        if pool_bytes not in self._capacities:
+            self._capacities[pool_bytes] = self.plan.engine.capacity(self.size, pool_bytes) if pool_bytes > 0 else None
+        return self._capacities[pool_bytes]
+
+    @cached_property
+    def _capacities(self) -> dict[int, Capacity | None]:
+        return {}
 
     @property
     def sequences(self) -> int:
         """Whole requests of the context that run at once, over all data-parallel ranks."""
-        return 0 if self.capacity is None else self.capacity.sequences * self.plan.sharding.dp
+        return self.sequences_at("expected")
+
+    def sequences_at(self, end: End) -> int:
+        """The same at an end of the pool's bounds."""
+        capacity = self.capacity_at(end)
+        return 0 if capacity is None else capacity.sequences * self.plan.sharding.dp
 
     @property
     def fits(self) -> bool:
         """Whether the batch runs at once in the expected pool."""
-        return self._holds(self.capacity)
+        return self.fits_at("expected")
 
-    @cached_property
+    def fits_at(self, end: End) -> bool:
+        """The same at an end of the pool's bounds."""
+        capacity, dp = self.capacity_at(end), self.plan.sharding.dp
+        return capacity is not None and capacity.sequences >= -(-self.plan.workload.batch // dp)
+
+    @property
     def is_certain(self) -> bool:
         """Whether the answer is the same at both ends of what is not known exactly."""
-        ends = {self.pool.low, self.pool.high} - {self.pool.expected}
-        return all(self._holds(self.capacity_of(end)) == self.fits for end in ends)
-
-    def _holds(self, capacity: Capacity | None) -> bool:
-        dp = self.plan.sharding.dp
-        return capacity is not None and capacity.sequences >= -(-self.plan.workload.batch // dp)
+        return self.fits_at("low") == self.fits == self.fits_at("high")
 
 
 def _on_each(term: Term, cards: int) -> Term:

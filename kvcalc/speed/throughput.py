@@ -18,6 +18,10 @@ from kvcalc.speed.timing import Timing, timing
 MOST_DRAFTED = 1000
 
 
+class NoRoomError(KvcalcError):
+    """The sequences do not fit the cards."""
+
+
 class Load(msgspec.Struct, frozen=True):
     """What is asked of a server: prompts of `isl` tokens, answers of `osl`, `batch` sequences at once.
 
@@ -142,7 +146,7 @@ def _room(setting: Setting, load: Load, use: Use, engine: str | None, served: bo
     if most < 1 or (most < load.batch and not served):
         many, verb = ("s", "do") if load.batch > 1 else ("", "does")
         asked = f"{load.batch:,} sequence{many} of {load.context:,} tokens {verb} not fit {setting.machine.gpu.name}"
-        raise KvcalcError(
+        raise NoRoomError(
             f"{asked}, {most:,} {'does' if most == 1 else 'do'}: {reason}",
             f"--batch {most}, more --tp, a smaller --kv-dtype, or --force" if most else "more --tp, or --force",
         )
