@@ -53,6 +53,12 @@ class Flag(msgspec.Struct, frozen=True):
         return self.annotation.__metadata__[0]
 
     @property
+    def written(self) -> tuple[str, ...]:
+        """Its spellings as they are declared: inside Annotated, typer takes the first for a default."""
+        first = self.option.default
+        return (*((first,) if isinstance(first, str) else ()), *(self.option.param_decls or ()))
+
+    @property
     def kind(self) -> Any:
         """The type of one value, None and lists left out."""
         kinds = get_args(self.annotation.__origin__) or (self.annotation.__origin__,)
@@ -96,7 +102,7 @@ class Flag(msgspec.Struct, frozen=True):
 
     def spellings(self) -> tuple[str, ...]:
         """Its long names with underscores."""
-        written = [part for text in self.option.param_decls or () for part in text.split("/")]
+        written = [part for text in self.written for part in text.split("/")]
         long = [one[2:].replace("-", "_") for one in written if one.startswith("--") and not one.startswith("--no-")]
         return tuple(dict.fromkeys((self.name, *long)))
 
@@ -161,7 +167,7 @@ def _panel(title: str, flags: list[Flag]) -> type[msgspec.Struct]:
 def _typed(flag: Flag) -> Any:
     """The same flag without a default, so that what was typed can be told; its text is read with the plan's."""
     option, kind = flag.option, bool if flag.is_switch else list[str] if flag.is_list else str
-    written = option.param_decls or (f"--{flag.name.replace('_', '-')}",)
+    written = flag.written or (f"--{flag.name.replace('_', '-')}",)
     made = typer.Option(
         *written, metavar=option.metavar, help=option.help, autocompletion=option.autocompletion, hidden=option.hidden
     )

@@ -182,6 +182,7 @@ def test_the_summary_shows_the_broken_first_and_how_much_is_left():
 def test_the_summary_tells_of_the_baseline_the_lock_and_the_notes():
     told = baseline(
         moved("better", 100, 50),
+        moved("same", 7, 7),
         newly_broken=[{"file": "k", "line": 1, "case": "chat", "limit": "must_fit"}],
         added_cases=["new"],
         removed_cases=["old"],
@@ -192,6 +193,7 @@ def test_the_summary_tells_of_the_baseline_the_lock_and_the_notes():
     )
     assert "| chat | better | kv\\_cache: 100 B before, 50 B now (x0.500) |" in text
     assert "- passed before, broken now: chat must\\_fit\n- added: new\n- removed: old" in text
+    assert "same" not in text
     assert "| kvcalc | version | locked 0.1.0, now 0.2.0 |" in text
     assert "> - mind &lt;this&gt;" in text
 
