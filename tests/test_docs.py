@@ -69,13 +69,17 @@ def test_every_format_kind_and_key_is_documented():
 
 
 @pytest.mark.parametrize(
-    "verb", ["size", "explain", "fit", "compare", "profile", "report", "reconcile", "sweep", "calibrate"]
+    "verb", ["size", "explain", "fit", "compare", "profile", "report", "reconcile", "sweep", "calibrate", "check"]
 )
 def test_every_flag_of_a_verb_stands_on_its_page(verb, monkeypatch):
     monkeypatch.setenv("TERMINAL_WIDTH", "200")  # a long flag would be folded
     shown = set(re.findall(r"(--[a-z][a-z-]+)", docs.run(f"{verb} --help"))) - {"--help"}
-    page = "".join(PAGES[f"{name}.md"].read_text() for name in (verb, "size", "engines", "llama-cpp"))
+    page = "".join(PAGES[f"{name}.md"].read_text() for name in (verb, *ALSO.get(verb, ()), "size", "engines", "llama-cpp"))
     assert [flag for flag in sorted(shown) if flag not in page] == []
+
+
+ALSO = {"check": ("plan", "fit", "throughput")}
+"""A plan's settings are the flags of other verbs, and stand on their pages."""
 
 
 def test_every_verb_is_in_the_readme():
@@ -93,6 +97,7 @@ def test_every_verb_is_in_the_readme():
         "throughput",
         "sweep",
         "calibrate",
+        "check",
     }
     assert all(f"kvcalc {verb}" in PAGES["README.md"].read_text() for verb in listed)
 

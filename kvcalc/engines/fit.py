@@ -1,13 +1,13 @@
 """The three questions about a pool, each one monotone search: largest context, most sequences, fewest GPUs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from kvcalc.cache.formats import find_format
 from kvcalc.engines.engine import Allocation
 from kvcalc.engines.held import largest
-from kvcalc.engines.plan import End, Outcome, Plan, evaluate
+from kvcalc.engines.plan import Bounds, End, Outcome, Plan, evaluate
 from kvcalc.errors import KvcalcError
 from kvcalc.hardware.gpus import load_gpus
 
@@ -67,36 +67,60 @@ def outcome_or_none(plan: Plan) -> Outcome | None:
     return outcome
 
 
-def largest_context(plan: Plan, end: End = "expected") -> int:
-    """The longest context in tokens at which the batch runs at once, at most the model's own; 0 for none.
-
-    `end` says for which end of the pool's bounds.
-    """
-
-    def holds(tokens: int) -> bool:
-        outcome = outcome_or_none(plan.asking(context_tokens=tokens))
-        return outcome is not None and outcome.fits_at(end)
-
-    return largest(holds, max(plan.spec.max_context or MOST_CONTEXT, plan.workload.context_tokens))
+def largest_context(plan: Plan) -> int:
+    """The longest context in tokens at which the batch runs at once, at most the model's own; 0 for none."""
+    return largest_contexts(plan, ("expected",))[0]
 
 
-def most_sequences(outcome: Outcome, end: End = "expected") -> int:
-    """The most sequences of the context that run at once, over all data-parallel ranks; 0 for none.
+def largest_contexts(plan: Plan, ends: Sequence[End]) -> list[int]:
+    """The same for ends of the pool's bounds."""
+    tried: dict[int, Outcome | None] = {}
+    most = max(plan.spec.max_context or MOST_CONTEXT, plan.workload.context_tokens)
+
+    def outcome_at(tokens: int) -> Outcome | None:
+        if tokens not in tried:
+            tried[tokens] = outcome_or_none(plan.asking(context_tokens=tokens))
+        return tried[tokens]
+
+    def longest(end: End) -> int:
+        def holds(tokens: int) -> bool:
+            outcome = outcome_at(tokens)
+            return outcome is not None and outcome.fits_at(end)
+
+        return most if holds(most) else largest(holds, most)
+
+    return [longest(end) for end in ends]
+
+
+def most_sequences(outcome: Outcome) -> int:
+    """The most sequences of the context that run at once, over all data-parallel ranks; 0 for none."""
+    return most_sequences_of(outcome, ("expected",))[0]
+
+
+def most_sequences_of(outcome: Outcome, ends: Sequence[End]) -> list[int]:
+    """The same for ends of the pool's bounds.
 
     What the pool carries, unless a larger batch leaves a smaller pool: the activations of whole prompts grow with it.
     """
-    plan, carried = outcome.plan, outcome.sequences_at(end)
+    plan, pools = outcome.plan, {outcome.plan.workload.batch: outcome.pool}
 
-    def pool_bytes(batch: int) -> int:
-        return int(getattr(evaluate(plan.asking(batch=batch)).pool, end))
+    def pool_at(batch: int) -> Bounds:
+        if batch not in pools:
+            pools[batch] = evaluate(plan.asking(batch=batch)).pool
+        return pools[batch]
 
-    def holds(batch: int) -> bool:
-        varied = outcome_or_none(plan.asking(batch=batch))
-        return varied is not None and varied.fits_at(end)
+    def most(end: End) -> int:
+        def holds(batch: int) -> bool:
+            varied = outcome_or_none(plan.asking(batch=batch))
+            return varied is not None and varied.fits_at(end)
 
-    if pool_bytes(1) == pool_bytes(max(plan.workload.batch, carried + 1)):
-        return carried
-    return largest(holds, max(plan.workload.batch, carried))
+        carried = outcome.sequences_at(end)
+        larger = max(plan.workload.batch, carried + 1)
+        if getattr(pool_at(1), end) == getattr(pool_at(larger), end):
+            return carried
+        return largest(holds, max(plan.workload.batch, carried))
+
+    return [most(end) for end in ends]
 
 
 def fewest_gpus(plan: Plan) -> Outcome | None:

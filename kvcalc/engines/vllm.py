@@ -5,13 +5,13 @@ its layers would, `vllm_specs` weighs their pages, `vllm_groups` puts them into 
 names the functions that it follows.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import ceil, floor
 from typing import ClassVar
 
 from kvcalc.engines.engine import COUNT, NOT_NEGATIVE, SHARE, Allocation, Capacity, Card, Engine, Range
-from kvcalc.engines.vllm_groups import make_groups
+from kvcalc.engines.vllm_groups import Group, make_groups
 from kvcalc.engines.vllm_layers import BLOCK_SIZE, Flags, Layers, layers_on_rank
 from kvcalc.engines.vllm_plan import Planner, Pool
 from kvcalc.engines.vllm_rules import Rules
@@ -19,6 +19,7 @@ from kvcalc.engines.vllm_sentences import block_rules, block_sizes, has_chunks, 
 from kvcalc.engines.vllm_specs import Limits, cdiv
 from kvcalc.engines.vllm_versions import VERSIONS, rules_of
 from kvcalc.errors import KvcalcError
+from kvcalc.model.spec import remembered
 from kvcalc.sizing.need import CacheSize
 
 BATCHED_TOKENS = 8192
@@ -150,9 +151,11 @@ class Vllm(Engine, frozen=True, kw_only=True):
             rules=rules,
             version=self.version,
         )
-        layers = layers_on_rank(size, flags)
-        hybrid = not self.disable_hybrid_kv_cache_manager and (rules.chunks_in_groups or not has_chunks(layers.specs))
-        groups = make_groups(layers.specs, hybrid=hybrid, block_outermost=layers.block_outermost, rules=rules)
+        is_on = not self.disable_hybrid_kv_cache_manager
+        # A state that is not cached has one block, as long as the context.
+        length = size.workload.context_tokens if any(row.states for row in size.rows) else None
+        key = ("vllm", *size.shape, flags, is_on, length)
+        layers, groups, hybrid = remembered(size.spec, key, lambda: _grouped(size, flags, is_on))
         limits = self._limits(size, layers)
         planner = Planner(groups, limits, layers.stages, rules=rules, layers=layers.specs, hybrid=hybrid)
         return layers, planner
@@ -174,3 +177,10 @@ class Vllm(Engine, frozen=True, kw_only=True):
             encoder_tokens=layers.encoder_tokens,
             aligned_states=layers.aligned_states,
         )
+
+
+def _grouped(size: CacheSize, flags: Flags, is_on: bool) -> tuple[Layers, Sequence[Group], bool]:
+    """The specs of the layers, their groups, and whether windows have groups of their own (the hybrid manager)."""
+    rules, layers = flags.rules, layers_on_rank(size, flags)
+    hybrid = is_on and (rules.chunks_in_groups or not has_chunks(layers.specs))
+    return layers, make_groups(layers.specs, hybrid=hybrid, block_outermost=layers.block_outermost, rules=rules), hybrid

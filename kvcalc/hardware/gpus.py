@@ -94,6 +94,7 @@ def read_registry(text: str) -> Registry:
     return msgspec.convert(yaml.load(text, Loader=loader), Registry)  # noqa: S506 - both loaders are safe
 
 
+@cache
 def find_gpu(name: str) -> Gpu:
     """The accelerator called `name`: its name, an alias, what drivers print for it alone, or words of one name.
 

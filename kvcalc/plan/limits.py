@@ -222,7 +222,7 @@ class MaxTtft(_Seconds, frozen=True):
 
     figure = "ttft_seconds"
     changes = (LESS_BATCH, WEIGHTS_FORMAT, MORE_TP)
-    help = "seconds to the first token: with `served: true` under load, in the queue too where a `rate:` is set; else the prefill alone"
+    help = "seconds to the first token: under load with `served: true`, queue too with `rate:`; else the prefill alone"
     example = "500ms"
 
 

@@ -4,7 +4,7 @@ from functools import cached_property
 
 import msgspec
 
-from kvcalc.engines.fit import largest_context, most_sequences
+from kvcalc.engines.fit import largest_contexts, most_sequences_of
 from kvcalc.engines.plan import Bounds, Outcome, Plan
 from kvcalc.sizing.need import CacheSize, size_workload
 from kvcalc.speed.question import Question
@@ -39,12 +39,12 @@ class Subject(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def contexts(self) -> Bounds:
         """The longest context in tokens at which the batch runs, for the pool's bounds."""
-        return Bounds(*(largest_context(self.plan, end) for end in ("low", "expected", "high")))
+        return Bounds(*largest_contexts(self.plan, ("low", "expected", "high")))
 
     @cached_property
     def sequences(self) -> Bounds:
         """The most sequences of the context that run at once, for the pool's bounds."""
-        return Bounds(*(most_sequences(self.outcome, end) for end in ("low", "expected", "high")))
+        return Bounds(*most_sequences_of(self.outcome, ("low", "expected", "high")))
 
     @property
     def speed(self) -> Throughput:

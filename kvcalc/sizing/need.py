@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -12,7 +12,7 @@ from kvcalc.cache.formats import AUTO, find_format
 from kvcalc.cache.sharding import Sharding
 from kvcalc.errors import KvcalcError
 from kvcalc.model.parameters import ParameterCount, count_parameters
-from kvcalc.model.spec import Checkpoint, Layer, ModelSpec
+from kvcalc.model.spec import Checkpoint, Layer, ModelSpec, remembered
 from kvcalc.sizing.packing import DEFAULT_DTYPE, FormatRequest, Packer
 from kvcalc.sizing.rows import Row, build_rows
 
@@ -120,7 +120,12 @@ class CacheSize(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def parameters(self) -> ParameterCount:
         """Parameter counts of the model, None where its spec states too little."""
-        return count_parameters(self.spec)
+        return remembered(self.spec, "parameters", lambda: count_parameters(self.spec))
+
+    @property
+    def shape(self) -> tuple[Workload, Sharding]:
+        """What decides everything but how long and how many: a key for what is derived of the model."""
+        return msgspec.structs.replace(self.workload, context_tokens=1, batch=1), self.sharding
 
     @property
     def _weights_in_files(self) -> Checkpoint | None:
@@ -149,28 +154,43 @@ class CacheSize(msgspec.Struct, frozen=True, dict=True):
 
 def size_workload(spec: ModelSpec, workload: Workload, sharding: Sharding) -> CacheSize:
     """What `workload` needs on `sharding`; KvcalcError where a format, a flag or a count does not fit the model."""
+    shape = msgspec.structs.replace(workload, context_tokens=1, batch=1)
+    laid = remembered(spec, ("laid out", shape, sharding), lambda: _lay_out(spec, shape, sharding))
+    per_sequence = sum(row.stored_bytes(workload.context_tokens) for row in laid.rows)
+    if per_sequence * workload.batch * sharding.stage_ranks > MOST_BYTES:
+        raise KvcalcError("the cache would pass 8 EiB", "check the digits of --ctx and --batch, and those of the spec")
+    stage_bytes = [_rank_bytes(one, laid.packer, workload.context_tokens, sharding) for one in laid.held]
+    return CacheSize(
+        spec=spec,
+        workload=workload,
+        sharding=sharding,
+        rows=laid.rows,
+        packer=laid.packer,
+        bytes_per_rank=max(stage_bytes) * -(-workload.batch // sharding.dp),
+        all_ranks_bytes=sum(stage_bytes) * sharding.stage_ranks * workload.batch,
+        stages=laid.stages,
+        layers=laid.layers,
+    )
+
+
+class _LaidOut(NamedTuple):
+    """A model under formats and ranks, whatever the context and the batch."""
+
+    packer: Packer
+    layers: tuple[Layer, ...]
+    rows: tuple[Row, ...]
+    stages: tuple[tuple[int, int], ...]
+    held: list[list[Component]]
+
+
+def _lay_out(spec: ModelSpec, workload: Workload, sharding: Sharding) -> _LaidOut:
     packer = make_packer(spec, workload)
     find_format(first_stated(workload.weights, packer.dtype), "--weights").bulk_bytes(1, "weights")
     layers = layers_of(spec, workload)
     packer.request.check_names(one for layer in layers for one in layer.components)
     rows = build_rows(layers, spec.reads, packer)
-    per_sequence = sum(row.stored_bytes(workload.context_tokens) for row in rows)
-    if per_sequence * workload.batch * sharding.stage_ranks > MOST_BYTES:
-        raise KvcalcError("the cache would pass 8 EiB", "check the digits of --ctx and --batch, and those of the spec")
     stages = split_stages(len(spec.layers), len(layers), sharding.pp)
-    held = _held_by_stages(spec, layers, stages)
-    stage_bytes = [_rank_bytes(one, packer, workload.context_tokens, sharding) for one in held]
-    return CacheSize(
-        spec=spec,
-        workload=workload,
-        sharding=sharding,
-        rows=rows,
-        packer=packer,
-        bytes_per_rank=max(stage_bytes) * -(-workload.batch // sharding.dp),
-        all_ranks_bytes=sum(stage_bytes) * sharding.stage_ranks * workload.batch,
-        stages=stages,
-        layers=layers,
-    )
+    return _LaidOut(packer, layers, rows, stages, _held_by_stages(spec, layers, stages))
 
 
 def default_context(specs: Iterable[ModelSpec]) -> int:
