@@ -94,7 +94,7 @@ def _of_lock(lock: LockDocument | None) -> Iterator[Finding]:
 
 
 def verdict_sentence(verdict: VerdictDocument) -> str:
-    """`31.00 ms against max_tpot 25.00 ms (-24.0%), calibrated; --tp 2 would pass`; a limit without a value, its rule."""
+    """`31.00 ms against max_tpot 25.00 ms (-24.0%), calibrated; --tp 2 would pass`; without a value its rule."""
     margin = "" if verdict["margin"] is None else f" ({verdict['margin']:+.1%})"
     value = "unknown" if verdict["value"] is None else shown(verdict["value"], verdict["unit"])
     doubt = "" if verdict["certain"] else ", not certain: an end of its bounds decides otherwise"
