@@ -74,7 +74,9 @@ def test_every_format_kind_and_key_is_documented():
 def test_every_flag_of_a_verb_stands_on_its_page(verb, monkeypatch):
     monkeypatch.setenv("TERMINAL_WIDTH", "200")  # a long flag would be folded
     shown = set(re.findall(r"(--[a-z][a-z-]+)", docs.run(f"{verb} --help"))) - {"--help"}
-    page = "".join(PAGES[f"{name}.md"].read_text() for name in (verb, *ALSO.get(verb, ()), "size", "engines", "llama-cpp"))
+    page = "".join(
+        PAGES[f"{name}.md"].read_text() for name in (verb, *ALSO.get(verb, ()), "size", "engines", "llama-cpp")
+    )
     assert [flag for flag in sorted(shown) if flag not in page] == []
 
 

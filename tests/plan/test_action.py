@@ -108,15 +108,16 @@ def test_a_wrong_question_is_an_error_and_has_no_result(check):
 def test_flags_are_words_and_no_script(check, checkout):
     ran = check(args="--ctx 128K\n  --batch 400")
     assert ran.code == 1
-    ran = check(args="--ctx $(touch${IFS}owned) `touch owned` ; touch owned")
-    assert ran.code == 2
-    assert not (checkout / "owned").exists()
+    for hostile in ("--ctx $(touch owned)", "--ctx `touch owned`", "; touch owned"):
+        assert check(args=hostile).code == 2
+        assert not (checkout / "owned").exists()
 
 
 def test_a_plan_whose_name_is_hostile_is_a_path_and_nothing_more(check, checkout):
     for name in ("--help", "$(touch owned).yaml", "a;touch owned"):
         (checkout / name).write_text(PASSING)
-        assert check(plan=name).outputs["passed"] == "true"
+        ran = check(plan=name)
+        assert (ran.outputs["passed"], Path(ran.outputs["json"]).is_file()) == ("true", True)
     assert not (checkout / "owned").exists()
 
 
