@@ -108,8 +108,9 @@ def _checked(plan: Path | None, check: CheckOptions, typed: Any) -> "tuple[Check
     from kvcalc.plan.reader import read_plan
 
     path = find_plan(plan, Path.cwd())
-    cases = read_plan(path, vocabulary(), typed)
-    return Checker(Asker(), check.strict).check(path, cases), path
+    words = vocabulary()
+    cases = read_plan(path, words, typed)
+    return Checker(Asker(), words, check.strict).check(path, cases), path
 
 
 def _compared(checked: "Checked", plan: Path, check: CheckOptions) -> "CheckDocument":

@@ -53,12 +53,6 @@ class Flag(msgspec.Struct, frozen=True):
         return self.annotation.__metadata__[0]
 
     @property
-    def written(self) -> tuple[str, ...]:
-        """Its spellings as they are declared: inside Annotated, typer takes the first for a default."""
-        first = self.option.default
-        return (*((first,) if isinstance(first, str) else ()), *(self.option.param_decls or ()))
-
-    @property
     def kind(self) -> Any:
         """The type of one value, None and lists left out."""
         kinds = get_args(self.annotation.__origin__) or (self.annotation.__origin__,)
@@ -100,9 +94,15 @@ class Flag(msgspec.Struct, frozen=True):
             raise KvcalcError(f"{self.name}: {text} is below {self.option.min}", "check the value")
         return found
 
+    @property
+    def declared(self) -> tuple[str, ...]:
+        """How the command line spells it; inside Annotated typer takes the first spelling for the default."""
+        first = (self.option.default,) if isinstance(self.option.default, str) else ()
+        return (*first, *(self.option.param_decls or ())) or (f"--{self.name.replace('_', '-')}",)
+
     def spellings(self) -> tuple[str, ...]:
         """Its long names with underscores."""
-        written = [part for text in self.written for part in text.split("/")]
+        written = [part for text in self.declared for part in text.split("/")]
         long = [one[2:].replace("-", "_") for one in written if one.startswith("--") and not one.startswith("--no-")]
         return tuple(dict.fromkeys((self.name, *long)))
 
@@ -167,9 +167,12 @@ def _panel(title: str, flags: list[Flag]) -> type[msgspec.Struct]:
 def _typed(flag: Flag) -> Any:
     """The same flag without a default, so that what was typed can be told; its text is read with the plan's."""
     option, kind = flag.option, bool if flag.is_switch else list[str] if flag.is_list else str
-    written = flag.written or (f"--{flag.name.replace('_', '-')}",)
     made = typer.Option(
-        *written, metavar=option.metavar, help=option.help, autocompletion=option.autocompletion, hidden=option.hidden
+        *flag.declared,
+        metavar=option.metavar,
+        help=option.help,
+        autocompletion=option.autocompletion,
+        hidden=option.hidden,
     )
     return Annotated[kind | None, made]
 

@@ -24,13 +24,16 @@ MOST_TP = 64
 
 
 def smallest_change(limit: Limit, subject: Subject) -> Change | None:
-    """The one that takes the least of what was asked away, or adds the least; None where no single one helps."""
+    """The one that takes the least of what was asked away, or adds the least; None where no single one helps.
+
+    Of equal ones the first of the limit's own order.
+    """
     best: Change | None = None
     for way in limit.changes:
         # A card more is never less than its share of those that are there.
         if way in _ADDS_CARDS and best is not None and best.share <= 1 / subject.plan.gpus:
             continue
-        best = min([*_WAYS[way](limit, subject), *([best] if best else [])], key=_share, default=None)
+        best = min([*([best] if best else []), *_WAYS[way](limit, subject)], key=_share, default=None)
     return best
 
 

@@ -1,5 +1,6 @@
 """The cases of a plan, asked one by one: figures, a verdict a limit, or why there is no answer."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -16,6 +17,7 @@ from kvcalc.plan.figures import Number, figures_of
 from kvcalc.plan.limits import LIMITS, Finding, Limit, MustFit
 from kvcalc.plan.lock import Use
 from kvcalc.plan.reader import Case, Stated
+from kvcalc.plan.settings import Vocabulary
 from kvcalc.plan.subject import Subject
 from kvcalc.sizing.notes import notes_on
 from kvcalc.units import plain_number
@@ -41,11 +43,14 @@ class Checked(msgspec.Struct, frozen=True):
     uses: tuple[Use, ...]
 
 
+_FLAG = re.compile(r"--([a-z][a-z-]+)")
+
+
 class Checker:
     """Asks every case; equal limits of one subject are judged once."""
 
-    def __init__(self, ask: Ask, strict: bool = False) -> None:
-        self.ask, self.strict = ask, strict
+    def __init__(self, ask: Ask, vocabulary: Vocabulary, strict: bool = False) -> None:
+        self.ask, self.vocabulary, self.strict = ask, vocabulary, strict
         self.uses: list[Use] = []
         self._judged: dict[tuple[int, str, object], tuple[Finding, Change | None]] = {}
 
@@ -72,9 +77,18 @@ class Checker:
             asked = self.ask(case, needs_speed)
             self._answer(document, case, asked)
         except KvcalcError as error:
-            line = getattr(error, "line", case.line)
+            line = self._line(error, case)
             document["error"] = {"file": str(case.file), "line": line, "message": error.message, "hint": error.hint}
         return document
+
+    def _line(self, error: KvcalcError, case: Case) -> int:
+        """Where a mistake stands: where it says itself, else where the first flag that it names is set."""
+        if isinstance(error, PlacedError):
+            return error.line
+        named = _FLAG.search(error.message)
+        setting = self.vocabulary.find(named[1]) if named else None
+        given = case.settings.get(setting.name) if setting else None
+        return given.line if given and given.line else case.line
 
     def _answer(self, document: CheckedCaseDocument, case: Case, asked: Asked) -> None:
         subject, outcome = asked.subject, asked.subject.outcome

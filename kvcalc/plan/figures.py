@@ -1,6 +1,7 @@
 """The figures of a case by name: each with its bounds, its unit, what it rests on, and which way is good."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from fractions import Fraction
 from typing import Literal
 
@@ -9,6 +10,7 @@ import msgspec
 from kvcalc.plan.documents import Basis, FigureDocument
 from kvcalc.plan.subject import Subject
 from kvcalc.sizing.notes import basis as size_basis
+from kvcalc.speed.throughput import NoRoomError
 from kvcalc.speed.timing import Timing
 from kvcalc.units import plain_number
 
@@ -54,9 +56,11 @@ def figures_of(subject: Subject, limits: set[str]) -> Iterator[tuple[str, Figure
     """Every figure that the case can answer; what takes a search only where one of `limits` is on it."""
     known = {"nothing"} | ({"memory"} if subject.has_memory else set()) | ({"speed"} if subject.question else set())
     for name, kind in FIGURES.items():
-        figure = kind.find(subject) if kind.needs in known or name in limits else None
-        if figure is not None:
-            yield name, figure.document(kind)
+        # Sequences that do not fit have no speed, which is no mistake of the case.
+        with suppress(NoRoomError):
+            figure = kind.find(subject) if kind.needs in known or name in limits else None
+            if figure is not None:
+                yield name, figure.document(kind)
 
 
 def _exact(value: Number, subject: Subject, what: str) -> Figure:
