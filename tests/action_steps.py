@@ -25,6 +25,22 @@ class Ran:
     summary: str
 
 
+def commands(log: str) -> list[str]:
+    """The lines of a log that the runner obeys: blanks before `::` do not count, and `stop-commands` holds until its token.
+
+    actions/runner, src/Runner.Worker/ActionCommandManager.cs and src/Runner.Common/ActionCommand.cs, TryParseV2.
+    """
+    found, token = [], ""
+    for line in map(str.strip, log.splitlines()):
+        if token:
+            token = "" if line == f"::{token}::" else token
+        elif line.startswith("::stop-commands::"):
+            token = line.removeprefix("::stop-commands::")
+        elif line.startswith("::"):
+            found.append(line)
+    return found
+
+
 def action() -> dict[str, Any]:
     """action.yml as GitHub reads it."""
     return yaml.safe_load((ROOT / "action.yml").read_text())

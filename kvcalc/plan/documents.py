@@ -87,7 +87,7 @@ class BrokenLimitDocument(PlaceDocument):
 class BaselineDocument(TypedDict):
     """A comparison with an earlier result; `fail_on` is the share that a figure may get worse.
 
-    `moved` lists every figure that is not the same.
+    `moved` lists every figure of the cases that both have, the same ones too.
     """
 
     file: str

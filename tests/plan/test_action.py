@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from action_steps import BASH, ROOT, action, run_step, steps
+from action_steps import BASH, ROOT, action, commands, run_step, steps
 
 PASSING = """
 defaults: {engine: vllm, gpu: h100-sxm, ctx: 8K}
@@ -108,25 +108,28 @@ def test_a_wrong_question_is_an_error_and_has_no_result(check):
 def test_flags_are_words_and_no_script(check, checkout):
     ran = check(args="--ctx 128K\n  --batch 400")
     assert ran.code == 1
-    ran = check(args="--ctx $(touch${IFS}owned) `touch owned` ; touch owned")
-    assert ran.code == 2
-    assert not (checkout / "owned").exists()
+    for hostile in ("--ctx $(touch owned)", "--ctx `touch owned`", "; touch owned"):
+        assert check(args=hostile).code == 2
+        assert not (checkout / "owned").exists()
 
 
 def test_a_plan_whose_name_is_hostile_is_a_path_and_nothing_more(check, checkout):
     for name in ("--help", "$(touch owned).yaml", "a;touch owned"):
         (checkout / name).write_text(PASSING)
-        assert check(plan=name).outputs["passed"] == "true"
+        ran = check(plan=name)
+        assert (ran.outputs["passed"], Path(ran.outputs["json"]).is_file()) == ("true", True)
     assert not (checkout / "owned").exists()
 
 
-def test_a_case_whose_name_is_hostile_is_a_title_and_a_cell(check, checkout):
-    (checkout / "kvcalc.yaml").write_text(FAILING.replace("name: chat", f"name: {json.dumps(HOSTILE)}"))
+@pytest.mark.parametrize("name", [HOSTILE, "::error title=owned::x", "::stop-commands::x"])
+def test_a_case_whose_name_is_hostile_is_a_title_and_a_cell(name, check, checkout):
+    (checkout / "kvcalc.yaml").write_text(FAILING.replace("name: chat", f"name: {json.dumps(name)}"))
     ran = check()
-    commands = [line for line in ran.log.splitlines() if line.startswith("::")]
+    (command,) = commands(ran.log)
     assert ran.code == 1
-    assert len(commands) == 1
-    assert commands[0].startswith("::error file=kvcalc.yaml,line=3,title=x %250A%3A%3Aerror title=owned")
+    assert command.startswith(
+        "::error file=kvcalc.yaml,line=3,title=" + name.replace("%", "%25").replace(":", "%3A")[:12]
+    )
     assert "<script>" not in ran.summary
     assert not (checkout / "owned").exists()
 
@@ -173,7 +176,7 @@ def scripts():
     yield from re.findall(r"^```sh\n(.*?)^```$", CI, re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("script", scripts())
+@pytest.mark.parametrize("script", list(scripts()))
 def test_the_shell_of_a_recipe_runs(script, checkout, environment, tmp_path):
     assert "${{" not in script
     subprocess.run(
