@@ -12,6 +12,7 @@ class Plain(Engine, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "need"
     versions: ClassVar[tuple[str, ...]] = ("exact",)
+    batch_moves_capacity: ClassVar[bool] = False
     is_plain: ClassVar[bool] = True
 
     def allocate(self, size: CacheSize) -> Allocation:
@@ -20,7 +21,8 @@ class Plain(Engine, frozen=True, kw_only=True):
 
     def capacity(self, size: CacheSize, pool_bytes: int) -> Capacity:
         """How often the need goes into the memory."""
-        return held_capacity(self.allocate, size, pool_bytes)
+        one = size.at(size.workload.context_tokens, size.sharding.dp).bytes_per_rank
+        return held_capacity(self.allocate, size, pool_bytes, linear_bytes=one)
 
     def pool_bytes(self, card: Card, size: CacheSize) -> int:
         """All that is left, in bytes."""

@@ -5,7 +5,7 @@ the slots of recurrent states, `sglang_memory` knows what share of a card it tak
 between releases; each names the functions that it follows. Whether SGLang can load a model is not asked here.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from kvcalc.cache.component import Component
@@ -54,6 +54,7 @@ class Sglang(Engine, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "sglang"
     versions: ClassVar[tuple[str, ...]] = tuple(RELEASES)
+    batch_moves_capacity: ClassVar[bool] = False
     ranges: ClassVar[Mapping[str, Range]] = {
         "page_size": COUNT,
         "max_running_requests": COUNT,
@@ -73,6 +74,12 @@ class Sglang(Engine, frozen=True, kw_only=True):
         held = sum(part.bytes for part in parts)
         rules = tuple(self._rules(size, setup, pools, sizes))
         return Allocation(self.name, self.version, held, rules, tuple(parts))
+
+    def allocated_bytes(self, size: CacheSize, batches: Sequence[int]) -> list[int]:
+        """Bytes for each of `batches`, of the same pools in different sizes."""
+        pools, context = self._plan(size)[1], size.workload.context_tokens
+        needed = (pools.needed(context, -(-batch // size.sharding.dp)) for batch in batches)
+        return [sum(part.bytes for part in pools.parts(sizes)) for sizes in needed]
 
     def capacity(self, size: CacheSize, pool_bytes: int) -> Capacity:
         """The pools that so many bytes on each rank make, and what their log says; of one data-parallel rank."""
@@ -140,6 +147,13 @@ class Sglang(Engine, frozen=True, kw_only=True):
         )
 
     def _plan(self, size: CacheSize) -> tuple[Setup, Pools | CompressedPools]:
+        """The pools and what shapes them: worked out once for all bytes that are asked about."""
+        if self not in size.derived:
+            size.derived[self] = self._make_plan(size)
+        found: tuple[Setup, Pools | CompressedPools] = size.derived[self]
+        return found
+
+    def _make_plan(self, size: CacheSize) -> tuple[Setup, Pools | CompressedPools]:
         self._check(size)
         kept = components_of(size.spec.layers)
         is_compressed = any(one.span.ratio > 1 for one in kept if one.keeps_entries)

@@ -5,7 +5,7 @@ its layers would, `vllm_specs` weighs their pages, `vllm_groups` puts them into 
 names the functions that it follows.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import ceil, floor
 from typing import ClassVar
@@ -49,6 +49,7 @@ class Vllm(Engine, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "vllm"
     versions: ClassVar[tuple[str, ...]] = VERSIONS
+    batch_moves_capacity: ClassVar[bool] = False
     ranges: ClassVar[Mapping[str, Range]] = {
         "block_size": COUNT,
         "max_num_batched_tokens": COUNT,
@@ -76,6 +77,12 @@ class Vllm(Engine, frozen=True, kw_only=True):
         held = planner.request_blocks() * max(planner.block_bytes) * sequences
         rules = (*layers.rules, *release_rules(layers.specs, planner), *block_rules(planner))
         return Allocation(self.name, self.version, held, rules)
+
+    def allocated_bytes(self, size: CacheSize, batches: Sequence[int]) -> list[int]:
+        """Bytes for each of `batches`: every request of the fullest data-parallel rank takes as many blocks."""
+        planner = self._plan(size)[1]
+        held = planner.request_blocks() * max(planner.block_bytes)
+        return [held * cdiv(batch, size.sharding.dp) for batch in batches]
 
     def capacity(self, size: CacheSize, pool_bytes: int) -> Capacity:
         """The blocks of a pool of so many bytes on each rank, and what the log says of them."""
@@ -139,7 +146,13 @@ class Vllm(Engine, frozen=True, kw_only=True):
         return f"{self.share:.4g} of the card is used at most (--gpu-memory-utilization)"
 
     def _plan(self, size: CacheSize) -> tuple[Layers, Planner]:
-        """The specs of the layers, and how they are planned."""
+        """The specs of the layers, and how they are planned: worked out once for all pools that are asked about."""
+        if self not in size.derived:
+            size.derived[self] = self._make_plan(size)
+        found: tuple[Layers, Planner] = size.derived[self]
+        return found
+
+    def _make_plan(self, size: CacheSize) -> tuple[Layers, Planner]:
         if self.block_size is not None and self.block_size % BLOCK_SIZE:
             raise KvcalcError(f"--block-size {self.block_size}: vLLM takes multiples of {BLOCK_SIZE}", "use 16")
         rules = self.release_rules

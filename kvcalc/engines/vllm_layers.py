@@ -79,7 +79,12 @@ def layers_on_rank(size: CacheSize, flags: Flags) -> Layers:
     asked = Asked(size, kept, flags.rules, flags.prefix_caching, flags.num_speculative_tokens)
     check_release(asked, flags.version)
     builder = _Builder(size, flags, kept)
-    of_layers = [builder.specs(layer.components) for layer in size.layers]
+    # Layers of a repeat are one object, and are kept alike.
+    distinct: dict[int, list[PageSpec]] = {}
+    for layer in size.layers:
+        if id(layer) not in distinct:
+            distinct[id(layer)] = builder.specs(layer.components)
+    of_layers = [distinct[id(layer)] for layer in size.layers]
     cuts = [sum(map(len, of_layers[:end])) for _, end in size.stages]
     return Layers(
         specs=tuple(spec for specs in of_layers for spec in specs),

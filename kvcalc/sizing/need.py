@@ -78,6 +78,27 @@ class CacheSize(msgspec.Struct, frozen=True, dict=True):
         return f"CacheSize({self.spec.name}, {work.context_tokens} tokens x {work.batch}: {self.total_bytes} bytes)"
 
     @cached_property
+    def derived(self) -> dict[Any, Any]:
+        """What others work out of this size more than once, each by a key of its own."""
+        return {}
+
+    @cached_property
+    def derived_anywhere(self) -> dict[Any, Any]:
+        """The same of what neither the context nor the batch moves; sizes that differ in these alone share it."""
+        return {}
+
+    def at(self, context_tokens: int, batch: int) -> "CacheSize":
+        """The same model, formats and ranks for another context and batch; KvcalcError where that is past counting."""
+        workload = msgspec.structs.replace(self.workload, context_tokens=context_tokens, batch=batch)
+        _refuse_uncountable(self.rows, workload, self.sharding)
+        bytes_per_rank, all_ranks_bytes = _rank_totals(self.stage_bytes(context_tokens), workload, self.sharding)
+        other = msgspec.structs.replace(
+            self, workload=workload, bytes_per_rank=bytes_per_rank, all_ranks_bytes=all_ranks_bytes
+        )
+        other.__dict__["derived_anywhere"] = self.derived_anywhere
+        return other
+
+    @cached_property
     def bytes_per_token(self) -> Fraction:
         """What one more token of one sequence costs once every window is full."""
         return sum((row.bytes_per_token for row in self.rows), Fraction(0))
@@ -109,7 +130,9 @@ class CacheSize(msgspec.Struct, frozen=True, dict=True):
 
     def stage_bytes(self, tokens: Any) -> list[Any]:
         """Bytes of one sequence of `tokens` tokens on a rank of each pipeline stage; arrays where `tokens` is one."""
-        held = _held_by_stages(self.spec, self.layers, self.stages)
+        if "held" not in self.derived_anywhere:
+            self.derived_anywhere["held"] = _held_by_stages(self.spec, self.layers, self.stages)
+        held = self.derived_anywhere["held"]
         return [_rank_bytes(one, self.packer, tokens, self.sharding) for one in held]
 
     @property
@@ -117,10 +140,14 @@ class CacheSize(msgspec.Struct, frozen=True, dict=True):
         """How many copies all ranks hold together; 1 where nothing is held."""
         return Fraction(self.all_ranks_bytes, self.total_bytes) if self.total_bytes else Fraction(1)
 
-    @cached_property
+    @property
     def parameters(self) -> ParameterCount:
         """Parameter counts of the model, None where its spec states too little."""
-        return count_parameters(self.spec)
+        known = self.derived_anywhere
+        if "parameters" not in known:
+            known["parameters"] = count_parameters(self.spec)
+        counted: ParameterCount = known["parameters"]
+        return counted
 
     @property
     def _weights_in_files(self) -> Checkpoint | None:
@@ -154,23 +181,34 @@ def size_workload(spec: ModelSpec, workload: Workload, sharding: Sharding) -> Ca
     layers = layers_of(spec, workload)
     packer.request.check_names(one for layer in layers for one in layer.components)
     rows = build_rows(layers, spec.reads, packer)
-    per_sequence = sum(row.stored_bytes(workload.context_tokens) for row in rows)
-    if per_sequence * workload.batch * sharding.stage_ranks > MOST_BYTES:
-        raise KvcalcError("the cache would pass 8 EiB", "check the digits of --ctx and --batch, and those of the spec")
+    _refuse_uncountable(rows, workload, sharding)
     stages = split_stages(len(spec.layers), len(layers), sharding.pp)
     held = _held_by_stages(spec, layers, stages)
     stage_bytes = [_rank_bytes(one, packer, workload.context_tokens, sharding) for one in held]
+    bytes_per_rank, all_ranks_bytes = _rank_totals(stage_bytes, workload, sharding)
     return CacheSize(
         spec=spec,
         workload=workload,
         sharding=sharding,
         rows=rows,
         packer=packer,
-        bytes_per_rank=max(stage_bytes) * -(-workload.batch // sharding.dp),
-        all_ranks_bytes=sum(stage_bytes) * sharding.stage_ranks * workload.batch,
+        bytes_per_rank=bytes_per_rank,
+        all_ranks_bytes=all_ranks_bytes,
         stages=stages,
         layers=layers,
     )
+
+
+def _refuse_uncountable(rows: Sequence[Row], workload: Workload, sharding: Sharding) -> None:
+    per_sequence = sum(row.stored_bytes(workload.context_tokens) for row in rows)
+    if per_sequence * workload.batch * sharding.stage_ranks > MOST_BYTES:
+        raise KvcalcError("the cache would pass 8 EiB", "check the digits of --ctx and --batch, and those of the spec")
+
+
+def _rank_totals(stage_bytes: Sequence[int], workload: Workload, sharding: Sharding) -> tuple[int, int]:
+    """Bytes of the fullest rank, and of all of them, from those of one sequence on a rank of each stage."""
+    fullest = max(stage_bytes) * -(-workload.batch // sharding.dp)
+    return fullest, sum(stage_bytes) * sharding.stage_ranks * workload.batch
 
 
 def default_context(specs: Iterable[ModelSpec]) -> int:

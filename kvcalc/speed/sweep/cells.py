@@ -7,6 +7,7 @@ from kvcalc.report import Column
 from kvcalc.speed.kernels import Cost
 from kvcalc.speed.setting import seconds_of
 from kvcalc.speed.sweep.asked import Asked, Deployment, Ready
+from kvcalc.speed.sweep.held import Held
 from kvcalc.speed.timing import limit_shares
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ WHO = (
     Column("model", "model"),
     Column("weights", "weights"),
     Column("kv_dtype", "KV"),
+    Column("engine", "engine"),
     Column("gpu", "GPU"),
     Column("tp", "tp", "count"),
     Column("gpus", "GPUs", "count"),
@@ -34,6 +36,7 @@ MEMORY = (
     Column("total_bytes", "KV cache", "bytes"),
     Column("bytes_per_rank", "on a rank", "bytes"),
     Column("read_bytes_per_step", "read a step", "bytes"),
+    Column("allocated_bytes", "engine holds", "bytes"),
 )
 SPEED = (
     Column("fits", "fits"),
@@ -56,12 +59,15 @@ def columns(asked: Asked) -> tuple[Column, ...]:
     left_out = set() if asked.served else {"tpot_seconds", "ttft_seconds"}
     left_out |= set() if asked.rates.per_second else {"cost_per_million_tokens"}
     left_out |= set() if asked.rates.watts else {"joules_per_token"}
-    if not asked.gpus:
+    left_out |= set() if asked.has_engines else {"engine", "allocated_bytes"}
+    if asked.gpus:
+        left_out |= {"allocated_bytes"}
+    else:
         left_out |= {"weights", "gpu", "gpus", "isl", "osl", *(column.key for column in SPEED)}
     return tuple(column for column in (*WHO, *LOAD, *MEMORY, *SPEED) if column.key not in left_out)
 
 
-def blocks(deployment: Deployment, ready: Ready | None, asked: Asked) -> "Iterator[DataFrame]":
+def blocks(deployment: Deployment, ready: Ready | None, held: Held | None, asked: Asked) -> "Iterator[DataFrame]":
     """The points of a deployment, contexts outside and batches inside; KvcalcError where one is past counting."""
     contexts, batches = asked.contexts_of(deployment.spec), asked.batches
     # int64 wraps in silence: the largest corner is refused in integers that do not.
@@ -73,12 +79,13 @@ def blocks(deployment: Deployment, ready: Ready | None, asked: Asked) -> "Iterat
         for left in range(0, len(batches), across):
             rows, sequences = contexts[top : top + down], batches[left : left + across]
             fitting = [count - left for count in counts[top : top + down]]
-            yield _block(deployment, ready, asked, rows, sequences, fitting)
+            yield _block(deployment, ready, held, asked, rows, sequences, fitting)
 
 
 def _block(
     deployment: Deployment,
     ready: Ready | None,
+    held: Held | None,
     asked: Asked,
     contexts: Sequence[int],
     batches: Sequence[int],
@@ -92,6 +99,8 @@ def _block(
     if ready is not None:
         fits = np.arange(len(batches))[None, :] < np.array(fitting)[:, None]
         figures |= {"isl": tokens - asked.osl, "fits": fits, **_speed(ready, asked, tokens, sequences, fits)}
+    if held is not None:
+        figures["allocated_bytes"] = held.allocated_bytes(contexts, batches)
     shape = tokens.size, sequences.size
     flat = {name: np.broadcast_to(values, shape).ravel() for name, values in figures.items()}
     data = {**_names(deployment, ready, asked), **flat}
@@ -112,6 +121,7 @@ def who(deployment: Deployment, ready: Ready | None) -> dict[str, Any]:
         "model": deployment.spec.name,
         "weights": weights,
         "kv_dtype": use.kv_dtype,
+        "engine": deployment.engine,
         "gpu": deployment.gpu,
         "tp": use.sharding.tp,
         "gpus": deployment.gpus,
@@ -119,7 +129,7 @@ def who(deployment: Deployment, ready: Ready | None) -> dict[str, Any]:
 
 
 def _memory(deployment: Deployment, tokens: Any, sequences: Any) -> dict[str, Any]:
-    size = deployment.size(1, 1)
+    size = deployment.model.size
     stored = sum(row.stored_bytes(tokens) for row in size.rows)
     read = sum(row.read_bytes(tokens) for row in size.rows)
     return {

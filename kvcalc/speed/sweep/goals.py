@@ -95,7 +95,7 @@ class Answers:
         yield pd.DataFrame(named, columns=[column.key for column in COLUMNS]).astype({**counts, **floats})
 
     def _rows(self, prepared: Prepared) -> Iterator[dict[str, Any]]:
-        for deployment, ready in prepared.deployments:
+        for deployment, ready, _ in prepared.deployments:
             for context in self.asked.contexts_of(deployment.spec):
                 if ready is not None:
                     yield {**who(deployment, ready), **self._row(ready, context)}

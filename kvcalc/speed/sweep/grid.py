@@ -1,6 +1,6 @@
 """Every point of a sweep, with the Pareto front among them; too many to hold are made again as they are written."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,10 +10,19 @@ from kvcalc.speed.sweep.asked import Asked, Deployment, Ready, make_ready
 from kvcalc.speed.sweep.axis import can_be_held
 from kvcalc.speed.sweep.cells import blocks, columns
 from kvcalc.speed.sweep.front import Front
+from kvcalc.speed.sweep.held import Held, make_held
 from kvcalc.speed.throughput import TTFT_NOTE
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+Progress = Callable[[int, int], None]
+"""What is told how many points are done, of how many."""
+
+
+def silent(done: int, points: int) -> None:
+    """Progress that nobody watches."""
+
 
 PER_GPU, PER_USER = "tokens_per_second_per_gpu", "tokens_per_second_per_user"
 
@@ -21,27 +30,28 @@ PER_GPU, PER_USER = "tokens_per_second_per_gpu", "tokens_per_second_per_user"
 class Prepared(NamedTuple):
     """Deployments that can be answered for, each with its figures, and notes on the others."""
 
-    deployments: tuple[tuple[Deployment, Ready | None], ...]
+    deployments: tuple[tuple[Deployment, Ready | None, Held | None], ...]
     notes: tuple[str, ...]
 
     @property
     def all_notes(self) -> tuple[str, ...]:
         """Those of machines and formats too, and why engines refused what they did."""
-        readies = [ready for _, ready in self.deployments if ready is not None]
+        readies = [ready for _, ready, _ in self.deployments if ready is not None]
         own = (note for ready in readies for note in (*ready.setting.machine.notes, *ready.setting.numbers.notes))
-        refused = (f"{label(ready.deployment)}: {reason}" for ready in readies for reason in ready.room.reasons)
+        rooms = ((one, ready.room if ready else held) for one, ready, held in self.deployments)
+        refused = (f"{label(one)}: {reason}" for one, asked in rooms if asked for reason in asked.reasons)
         return tuple(dict.fromkeys((*self.notes, *own, *refused)))
 
 
 def prepare(asked: Asked) -> Prepared:
     """The deployments of a sweep; KvcalcError where none of them can be."""
-    found: list[tuple[Deployment, Ready | None]] = []
+    found: list[tuple[Deployment, Ready | None, Held | None]] = []
     notes = dict.fromkeys(asked.notes)
     refused: list[KvcalcError] = []
     for deployment in asked.deployments:
         try:
             passed = tuple(_refuse_contexts(deployment, asked))
-            found.append((deployment, make_ready(deployment, asked)))
+            found.append((deployment, make_ready(deployment, asked), make_held(deployment, asked)))
             notes.update(dict.fromkeys(passed))
         except UnknownNameError:
             raise
@@ -69,21 +79,27 @@ def label(deployment: Deployment) -> str:
     use = deployment.use
     formats = " ".join(filter(None, (use.weights, "" if use.kv_dtype == "auto" else f"KV {use.kv_dtype}")))
     place = f"on {deployment.gpu} " if deployment.gpu else ""
+    place += f"under {deployment.engine} " if deployment.engine else ""
     return " ".join(filter(None, (deployment.spec.name, formats))) + f" {place}tp {use.sharding.tp}"
 
 
 class Grid:
     """The points of a sweep. Fronts are those of one model and one context: what answers the same question."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: Asked, progress: Progress = silent) -> None:
         self.asked, self.prepared = asked, prepare(asked)
-        self.points = self.fitting = 0
+        self.points = sum(asked.points_of(deployment) for deployment, _, _ in self.prepared.deployments)
+        self.fitting = self._done = 0
+        self._progress = progress
         self._fronts: dict[tuple[str, int], Front] = {}
         self._held: list[DataFrame] = []
-        # The first walk finds the fronts, without which no point can be told whether it is on one.
+        if asked.gpus or self.is_held:
+            self._walk()
+
+    def _walk(self) -> None:
+        """Find the fronts, without which no point can be told whether it is on one, and keep what may be kept."""
         for frame in self._made():
-            self.points += len(frame)
-            self.fitting += int(frame["fits"].sum()) if asked.gpus else 0
+            self.fitting += int(frame["fits"].sum()) if self.asked.gpus else 0
             self._add(frame)
             self._held += [frame] if self.is_held else []
 
@@ -108,8 +124,12 @@ class Grid:
             yield frame.assign(pareto=self._on_front(frame)) if self.asked.gpus else frame
 
     def _made(self) -> "Iterator[DataFrame]":
-        for deployment, ready in self.prepared.deployments:
-            yield from blocks(deployment, ready, self.asked)
+        walks = 2 if self.asked.gpus and not self.is_held else 1
+        for deployment, ready, held in self.prepared.deployments:
+            for frame in blocks(deployment, ready, held, self.asked):
+                yield frame
+                self._done += len(frame)
+                self._progress(self._done // walks, self.points)
 
     def _add(self, frame: "DataFrame") -> None:
         for key, rows in self._by_context(frame):
