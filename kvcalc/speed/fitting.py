@@ -1,6 +1,7 @@
 """Whether the sequences fit the cards, by the rules of the engine where it has any here."""
 
 from functools import cache
+from typing import NamedTuple
 
 from kvcalc.engines.engine import find_engine
 from kvcalc.engines.plain import Plain
@@ -15,8 +16,8 @@ from kvcalc.speed.weights import is_recipe
 from kvcalc.units import memory
 
 
-def sequences_that_fit(setting: Setting, use: Use, size: CacheSize, engine: str | None, shared: int) -> tuple[int, str]:
-    """Whole sequences of the context of `size` that run at once, and where that comes from in words.
+def sequences_that_fit(setting: Setting, use: Use, size: CacheSize, engine: str | None, shared: int) -> "Fitting":
+    """Whole sequences of the context of `size` that run at once.
 
     `shared` tokens of each are kept once. What no engine's rules reach (a recipe of llama.cpp, a card of
     whose memory only the label is known, attention-DP but SGLang's) is counted by `room.most_sequences`.
@@ -25,7 +26,7 @@ def sequences_that_fit(setting: Setting, use: Use, size: CacheSize, engine: str 
     has_rules = gpu.driver_memory_bytes is not None and (engine is None or _has_rules(engine))
     flags = _flags(engine, use)
     if is_recipe(use.weights) or shared or not has_rules or flags is None:
-        return int(most_sequences(setting, size.workload.context_tokens, shared)), "beside the weights"
+        return Fitting(int(most_sequences(setting, size.workload.context_tokens, shared)), None)
     plan = Plan(
         spec=size.spec,
         workload=size.workload,
@@ -34,12 +35,23 @@ def sequences_that_fit(setting: Setting, use: Use, size: CacheSize, engine: str 
         budget=Budget.of(gpu=gpu.name, gpu_memory=None, kv_cache_memory=None),
     )
     outcome = Outcome(plan, size)
-    return outcome.sequences, _reason(outcome)
+    return Fitting(outcome.sequences, outcome)
 
 
-def _reason(outcome: Outcome) -> str:
-    beside = ", ".join(f"{term.name} {memory(term.expected_bytes)}" for term in outcome.terms if term.expected_bytes)
-    return f"a pool of {memory(max(0, outcome.pool.expected))} a rank beside {beside or 'nothing'}"
+class Fitting(NamedTuple):
+    """How many sequences fit, and what an engine's rules make of it; None where they do not reach it."""
+
+    sequences: int
+    outcome: Outcome | None
+
+    @property
+    def reason(self) -> str:
+        """Where that comes from in words."""
+        if self.outcome is None:
+            return "beside the weights"
+        terms = (term for term in self.outcome.terms if term.expected_bytes)
+        beside = ", ".join(f"{term.name} {memory(term.expected_bytes)}" for term in terms)
+        return f"a pool of {memory(max(0, self.outcome.pool.expected))} a rank beside {beside or 'nothing'}"
 
 
 def moves_with_batch(engine: str | None) -> bool:

@@ -138,12 +138,13 @@ def estimate(
 def _room(setting: Setting, load: Load, use: Use, engine: str | None, served: bool) -> int:
     """Sequences that fit; KvcalcError where the batch does not, unless it may wait."""
     size = setting.model.size.at(load.context, load.batch)
-    most, reason = sequences_that_fit(setting, use, size, engine, load.shared_prefix)
+    fitting = sequences_that_fit(setting, use, size, engine, load.shared_prefix)
+    most = fitting.sequences
     if most < 1 or (most < load.batch and not served):
         many, verb = ("s", "do") if load.batch > 1 else ("", "does")
         asked = f"{load.batch:,} sequence{many} of {load.context:,} tokens {verb} not fit {setting.machine.gpu.name}"
         raise KvcalcError(
-            f"{asked}, {most:,} {'does' if most == 1 else 'do'}: {reason}",
+            f"{asked}, {most:,} {'does' if most == 1 else 'do'}: {fitting.reason}",
             f"--batch {most}, more --tp, a smaller --kv-dtype, or --force" if most else "more --tp, or --force",
         )
     return most

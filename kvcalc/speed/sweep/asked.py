@@ -73,7 +73,8 @@ class Deployment(NamedTuple):
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """A sweep. `contexts` are whole ones, prompt and answer; `gpus` are names, none where only memory is asked about.
 
-    `engines` are names with their releases, None where nobody names one. `scales` are calibrations by the name of the GPU, on which there may be `notes`.
+    `engines` are names with their releases, None where nobody names one.
+    `scales` are calibrations by the name of the GPU, on which there may be `notes`.
     """
 
     specs: tuple[ModelSpec, ...]

@@ -1,7 +1,7 @@
 """The points of one deployment, all at once: contexts down, batches across, every figure an array over both."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvcalc.report import Column
 from kvcalc.speed.kernels import Cost
@@ -67,8 +67,35 @@ def columns(asked: Asked) -> tuple[Column, ...]:
     return tuple(column for column in (*WHO, *LOAD, *MEMORY, *SPEED) if column.key not in left_out)
 
 
-def blocks(deployment: Deployment, ready: Ready | None, held: Held | None, asked: Asked) -> "Iterator[DataFrame]":
+class Placed(NamedTuple):
+    """A deployment, ready where it is on a GPU, and what its engine holds where only memory is asked about."""
+
+    deployment: Deployment
+    ready: Ready | None
+    held: Held | None
+
+
+class Block(NamedTuple):
+    """Some points of one deployment: `names` are the same in all, `figures` are arrays of one value a point."""
+
+    names: dict[str, Any]
+    figures: dict[str, Any]
+
+    @property
+    def points(self) -> int:
+        """How many they are."""
+        return len(self.figures["batch"])
+
+    def column(self, key: str) -> Any:
+        """The values of one column, None or one a point."""
+        import numpy as np
+
+        return self.figures[key] if key in self.figures else np.full(self.points, self.names[key])
+
+
+def blocks(placed: Placed, asked: Asked) -> Iterator[Block]:
     """The points of a deployment, contexts outside and batches inside; KvcalcError where one is past counting."""
+    deployment, ready = placed.deployment, placed.ready
     contexts, batches = asked.contexts_of(deployment.spec), asked.batches
     # int64 wraps in silence: the largest corner is refused in integers that do not.
     deployment.size(contexts[-1], batches[-1])
@@ -79,21 +106,15 @@ def blocks(deployment: Deployment, ready: Ready | None, held: Held | None, asked
         for left in range(0, len(batches), across):
             rows, sequences = contexts[top : top + down], batches[left : left + across]
             fitting = [count - left for count in counts[top : top + down]]
-            yield _block(deployment, ready, held, asked, rows, sequences, fitting)
+            yield _block(placed, asked, rows, sequences, fitting)
 
 
 def _block(
-    deployment: Deployment,
-    ready: Ready | None,
-    held: Held | None,
-    asked: Asked,
-    contexts: Sequence[int],
-    batches: Sequence[int],
-    fitting: Sequence[int],
-) -> "DataFrame":
+    placed: Placed, asked: Asked, contexts: Sequence[int], batches: Sequence[int], fitting: Sequence[int]
+) -> Block:
     import numpy as np
-    import pandas as pd
 
+    deployment, ready, held = placed
     tokens, sequences = np.array(contexts)[:, None], np.array(batches)[None, :]
     figures: dict[str, Any] = {"context_tokens": tokens, "batch": sequences, **_memory(deployment, tokens, sequences)}
     if ready is not None:
@@ -102,15 +123,22 @@ def _block(
     if held is not None:
         figures["allocated_bytes"] = held.allocated_bytes(contexts, batches)
     shape = tokens.size, sequences.size
-    flat = {name: np.broadcast_to(values, shape).ravel() for name, values in figures.items()}
-    data = {**_names(deployment, ready, asked), **flat}
-    keys = [column.key for column in columns(asked) if column.key in data]
-    return pd.DataFrame({key: data[key] for key in keys})
+    return Block(
+        names={**who(deployment, ready), "osl": asked.osl},
+        figures={name: np.broadcast_to(values, shape).ravel() for name, values in figures.items()},
+    )
 
 
-def _names(deployment: Deployment, ready: Ready | None, asked: Asked) -> dict[str, Any]:
-    """What is the same in every row."""
-    return {**who(deployment, ready), "osl": asked.osl}
+def frame_of(blocks: Sequence[Block], asked: Asked) -> "DataFrame":
+    """The points of some blocks as one frame, with the columns of the sweep."""
+    import numpy as np
+    import pandas as pd
+
+    data = {column.key: np.concatenate([block.column(column.key) for block in blocks]) for column in columns(asked)}
+    if "allocated_bytes" in data:
+        counts = data["allocated_bytes"]
+        data["allocated_bytes"] = pd.arrays.IntegerArray(np.maximum(counts, 0), counts < 0)
+    return pd.DataFrame(data)
 
 
 def who(deployment: Deployment, ready: Ready | None) -> dict[str, Any]:

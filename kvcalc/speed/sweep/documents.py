@@ -13,7 +13,10 @@ class GoalsDocument(TypedDict):
 
 
 class SweepRequestDocument(TypedDict):
-    """What was asked, as it was understood. `engine` is the only one, null for none or several. `contexts` are prompt and answer; a price is of one second."""
+    """What was asked, as it was understood; `engine` is null where none or several were.
+
+    `contexts` are prompt and answer; a price is of one second.
+    """
 
     models: list[str]
     gpus: list[str]
@@ -36,7 +39,10 @@ class SweepRequestDocument(TypedDict):
 
 
 class NamesDocument(TypedDict):
-    """Which deployment; weights and GPU only where there is a GPU, the engine where one was named. `gpus` are those of all its copies."""
+    """Which deployment; weights and GPU only where there is a GPU, the engine where one was named.
+
+    `gpus` are those of all its copies.
+    """
 
     model: str
     weights: NotRequired[str]

@@ -9,6 +9,9 @@ from kvcalc.errors import KvcalcError
 from kvcalc.sizing.need import MOST_BYTES, CacheSize
 from kvcalc.speed.sweep.asked import Asked, Deployment
 
+REFUSED = -1
+"""What stands for the bytes of a point that an engine refuses."""
+
 
 class Held:
     """Bytes that an engine would allocate on the fullest rank. `reasons` are its sentences where it refuses."""
@@ -20,13 +23,12 @@ class Held:
         self._row(self.size.at(asked.contexts[0], asked.batches[0]), asked.batches[:1])
 
     def allocated_bytes(self, contexts: Sequence[int], batches: Sequence[int]) -> Any:
-        """Nullable integers, contexts outside and batches inside; missing where the engine refuses."""
-        import pandas as pd
+        """An integer array, contexts down and batches across; `REFUSED` where the engine takes no such batch."""
+        import numpy as np
 
-        rows = [self._known(self.size.at(context, batches[0]), batches) for context in contexts]
-        return pd.array([count for row in rows for count in row], dtype="Int64")
+        return np.array([self._known(self.size.at(context, batches[0]), batches) for context in contexts])
 
-    def _known(self, size: CacheSize, batches: Sequence[int]) -> list[int | None]:
+    def _known(self, size: CacheSize, batches: Sequence[int]) -> list[int]:
         try:
             return [*self._row(size, batches)]
         except KvcalcError as error:
@@ -34,7 +36,7 @@ class Held:
             self.reasons = self.reasons or {error.message: None}
         # What is refused for some sequences is refused for more.
         taken = largest(lambda count: self._takes(size, batches[count - 1]), len(batches))
-        return [*(self._row(size, batches[:taken]) if taken else []), *[None] * (len(batches) - taken)]
+        return [*(self._row(size, batches[:taken]) if taken else []), *[REFUSED] * (len(batches) - taken)]
 
     def _takes(self, size: CacheSize, batch: int) -> bool:
         try:

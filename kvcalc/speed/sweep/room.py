@@ -13,7 +13,8 @@ from kvcalc.speed.setting import Use
 class Room:
     """What a setting's cards hold. More tokens or more sequences never make room.
 
-    `sizes` are shared with the other cards that the same model is put on. `reasons` are the sentences of an engine that refused; it holds nothing then.
+    `sizes` are shared with the other cards that the same model is put on.
+    `reasons` are the sentences of an engine that refused; it holds nothing then.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Room:
         key = context, batch
         if key not in self._sizes:
             self._sizes[key] = self.setting.model.size.at(context, batch)
-        return sequences_that_fit(self.setting, self.use, self._sizes[key], self.engine, 0)[0]
+        return sequences_that_fit(self.setting, self.use, self._sizes[key], self.engine, 0).sequences
 
     def _asked(self, context: int, batch: int) -> int:
         try:
