@@ -199,7 +199,11 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
 
     def allocated_bytes(self, size: CacheSize, batches: Sequence[int]) -> list[int]:
         """Bytes that `allocate` holds for each of `batches`, all of the context of `size`."""
-        return [self.allocate(size.at(size.workload.context_tokens, batch)).allocated_bytes for batch in batches]
+        return [self.held_bytes(size.at(size.workload.context_tokens, batch)) for batch in batches]
+
+    def held_bytes(self, size: CacheSize) -> int:
+        """Bytes of `allocate` alone, for searches that ask often."""
+        return self.allocate(size).allocated_bytes
 
     def capacity(self, size: CacheSize, pool_bytes: int) -> Capacity:
         """What a pool of so many bytes on each rank carries, for requests of the context of `size`."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from kvcalc.engines.engine import Allocation, Capacity
+from kvcalc.engines.engine import Capacity
 from kvcalc.sizing.need import MOST_BYTES, CacheSize
 
 MOST_SEQUENCES = 2**20
@@ -22,19 +22,19 @@ def largest(holds: Callable[[int], bool], most: int) -> int:
 
 
 def held_capacity(
-    allocate: Callable[[CacheSize], Allocation],
+    allocated: Callable[[CacheSize], int],
     size: CacheSize,
     pool_bytes: int,
     most_sequences: int = MOST_SEQUENCES,
     linear_bytes: int | None = None,
 ) -> Capacity:
-    """What `pool_bytes` on each rank carry where `allocate` says what each batch takes; of one data-parallel rank.
+    """What `pool_bytes` on each rank carry where `allocated` says the bytes of each batch; of one data-parallel rank.
 
     Where every sequence takes as much, `linear_bytes` says how much, and nothing has to be searched for.
     """
 
     def taken(tokens: int, sequences: int) -> int:
-        return allocate(size.at(tokens, sequences * size.sharding.dp)).allocated_bytes
+        return allocated(size.at(tokens, sequences * size.sharding.dp))
 
     def holds(tokens: int, sequences: int) -> bool:
         return taken(tokens, sequences) <= pool_bytes

@@ -22,7 +22,7 @@ class Plain(Engine, frozen=True, kw_only=True):
     def capacity(self, size: CacheSize, pool_bytes: int) -> Capacity:
         """How often the need goes into the memory."""
         one = size.at(size.workload.context_tokens, size.sharding.dp).bytes_per_rank
-        return held_capacity(self.allocate, size, pool_bytes, linear_bytes=one)
+        return held_capacity(self.held_bytes, size, pool_bytes, linear_bytes=one)
 
     def pool_bytes(self, card: Card, size: CacheSize) -> int:
         """All that is left, in bytes."""

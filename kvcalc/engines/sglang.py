@@ -136,7 +136,7 @@ class Sglang(Engine, frozen=True, kw_only=True):
         return sharding.stage_ranks * sharding.pp * dp
 
     def _launch(self, size: CacheSize) -> Launch:
-        kept = [one for one in components_of(size.layers) if one.keeps_entries and not one.selects]
+        kept = size.derived_anywhere.get("kept entries", lambda: _kept_entries(size))
         return Launch(
             prefill_tokens=self.chunked_prefill_size,
             max_running_requests=self.max_running_requests,
@@ -148,10 +148,7 @@ class Sglang(Engine, frozen=True, kw_only=True):
 
     def _plan(self, size: CacheSize) -> tuple[Setup, Pools | CompressedPools]:
         """The pools and what shapes them: worked out once for all bytes that are asked about."""
-        if self not in size.derived:
-            size.derived[self] = self._make_plan(size)
-        found: tuple[Setup, Pools | CompressedPools] = size.derived[self]
-        return found
+        return size.derived.get(self, lambda: self._make_plan(size))
 
     def _make_plan(self, size: CacheSize) -> tuple[Setup, Pools | CompressedPools]:
         self._check(size)
@@ -160,7 +157,7 @@ class Sglang(Engine, frozen=True, kw_only=True):
         setup = self._setup(size, kept, is_compressed)
         if is_compressed:
             return setup, CompressedPools(size, setup, self.swa_full_tokens_ratio)
-        stages = stages_of(size, setup)
+        stages = size.derived_anywhere.get(("stages", self), lambda: stages_of(size, setup))
         window = max((one.span.cap or 0 for one in kept if one.keeps_entries), default=0)
         # Drafts of SGLang have windows in one layer at most (get_hybrid_layer_ids: MiMoV2MTP, Step3p5MTP).
         drafts = components_of(size.spec.draft_layers[: setup.draft_layers])
@@ -253,6 +250,10 @@ class Sglang(Engine, frozen=True, kw_only=True):
             yield "--kv-cache-dtype auto is fp8 on SM100 here, and the model's own before"
         page = setup.page_size
         yield f"a pool has {f'a page of {page:,} tokens' if page > 1 else 'one token'} more than it gives out"
+
+
+def _kept_entries(size: CacheSize) -> list[Component]:
+    return [one for one in components_of(size.layers) if one.keeps_entries and not one.selects]
 
 
 def _page_size(kept: list[Component], is_compressed: bool) -> int:

@@ -10,6 +10,7 @@ from fractions import Fraction
 from math import ceil, floor
 from typing import ClassVar
 
+from kvcalc.cache.sharding import WHOLE
 from kvcalc.engines.engine import COUNT, NOT_NEGATIVE, SHARE, Allocation, Capacity, Card, Engine, Range
 from kvcalc.engines.vllm_groups import make_groups
 from kvcalc.engines.vllm_layers import BLOCK_SIZE, Flags, Layers, layers_on_rank
@@ -19,7 +20,7 @@ from kvcalc.engines.vllm_sentences import block_rules, block_sizes, has_chunks, 
 from kvcalc.engines.vllm_specs import Limits, cdiv
 from kvcalc.engines.vllm_versions import VERSIONS, rules_of
 from kvcalc.errors import KvcalcError
-from kvcalc.sizing.need import CacheSize
+from kvcalc.sizing.need import CacheSize, components_of
 
 BATCHED_TOKENS = 8192
 """Tokens of a step where nothing is asked: `vllm serve` on cards of 70 to 160 GiB (EngineArgs.get_batch_defaults)."""
@@ -147,10 +148,7 @@ class Vllm(Engine, frozen=True, kw_only=True):
 
     def _plan(self, size: CacheSize) -> tuple[Layers, Planner]:
         """The specs of the layers, and how they are planned: worked out once for all pools that are asked about."""
-        if self not in size.derived:
-            size.derived[self] = self._make_plan(size)
-        found: tuple[Layers, Planner] = size.derived[self]
-        return found
+        return size.derived.get(self, lambda: self._make_plan(size))
 
     def _make_plan(self, size: CacheSize) -> tuple[Layers, Planner]:
         if self.block_size is not None and self.block_size % BLOCK_SIZE:
@@ -163,7 +161,10 @@ class Vllm(Engine, frozen=True, kw_only=True):
             rules=rules,
             version=self.version,
         )
-        layers = layers_on_rank(size, flags)
+        # A state that is not kept at the ends of blocks takes one as long as the context; nothing else knows of it.
+        has_states = any(one.states(WHOLE) for one in components_of(size.layers))
+        key = "layers", self, size.workload.context_tokens if has_states else None
+        layers = size.derived_anywhere.get(key, lambda: layers_on_rank(size, flags))
         hybrid = not self.disable_hybrid_kv_cache_manager and (rules.chunks_in_groups or not has_chunks(layers.specs))
         groups = make_groups(layers.specs, hybrid=hybrid, block_outermost=layers.block_outermost, rules=rules)
         limits = self._limits(size, layers)

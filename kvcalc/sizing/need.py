@@ -13,6 +13,7 @@ from kvcalc.cache.sharding import Sharding
 from kvcalc.errors import KvcalcError
 from kvcalc.model.parameters import ParameterCount, count_parameters
 from kvcalc.model.spec import Checkpoint, Layer, ModelSpec
+from kvcalc.sizing.memo import Memo
 from kvcalc.sizing.packing import DEFAULT_DTYPE, FormatRequest, Packer
 from kvcalc.sizing.rows import Row, build_rows
 
@@ -78,14 +79,14 @@ class CacheSize(msgspec.Struct, frozen=True, dict=True):
         return f"CacheSize({self.spec.name}, {work.context_tokens} tokens x {work.batch}: {self.total_bytes} bytes)"
 
     @cached_property
-    def derived(self) -> dict[Any, Any]:
-        """What others work out of this size more than once, each by a key of its own."""
-        return {}
+    def derived(self) -> Memo:
+        """What others work out of this size more than once."""
+        return Memo()
 
     @cached_property
-    def derived_anywhere(self) -> dict[Any, Any]:
+    def derived_anywhere(self) -> Memo:
         """The same of what neither the context nor the batch moves; sizes that differ in these alone share it."""
-        return {}
+        return Memo()
 
     def at(self, context_tokens: int, batch: int) -> "CacheSize":
         """The same model, formats and ranks for another context and batch; KvcalcError where that is past counting."""
@@ -130,9 +131,7 @@ class CacheSize(msgspec.Struct, frozen=True, dict=True):
 
     def stage_bytes(self, tokens: Any) -> list[Any]:
         """Bytes of one sequence of `tokens` tokens on a rank of each pipeline stage; arrays where `tokens` is one."""
-        if "held" not in self.derived_anywhere:
-            self.derived_anywhere["held"] = _held_by_stages(self.spec, self.layers, self.stages)
-        held = self.derived_anywhere["held"]
+        held = self.derived_anywhere.get("held", lambda: _held_by_stages(self.spec, self.layers, self.stages))
         return [_rank_bytes(one, self.packer, tokens, self.sharding) for one in held]
 
     @property
@@ -143,11 +142,7 @@ class CacheSize(msgspec.Struct, frozen=True, dict=True):
     @property
     def parameters(self) -> ParameterCount:
         """Parameter counts of the model, None where its spec states too little."""
-        known = self.derived_anywhere
-        if "parameters" not in known:
-            known["parameters"] = count_parameters(self.spec)
-        counted: ParameterCount = known["parameters"]
-        return counted
+        return self.derived_anywhere.get("parameters", lambda: count_parameters(self.spec))
 
     @property
     def _weights_in_files(self) -> Checkpoint | None:

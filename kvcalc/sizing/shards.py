@@ -56,11 +56,8 @@ def weights_per_rank(size: CacheSize, *, attention_dp: bool = False) -> RankWeig
     --enable-dp-attention, qwen2_moe.py; TensorRT-LLM enable_attention_dp has dp = tp). Weights that were read from
     files are divided as the parameters are.
     """
-    known, key = size.derived_anywhere, ("weights_per_rank", attention_dp)
-    if key not in known:
-        known[key] = _weights_per_rank(size, attention_dp)
-    found: RankWeights = known[key]
-    return found
+    key = "weights on a rank", attention_dp
+    return size.derived_anywhere.get(key, lambda: _weights_per_rank(size, attention_dp))
 
 
 def _weights_per_rank(size: CacheSize, attention_dp: bool) -> RankWeights:

@@ -86,12 +86,6 @@ class Block(NamedTuple):
         """How many they are."""
         return len(self.figures["batch"])
 
-    def column(self, key: str) -> Any:
-        """The values of one column, None or one a point."""
-        import numpy as np
-
-        return self.figures[key] if key in self.figures else np.full(self.points, self.names[key])
-
 
 def blocks(placed: Placed, asked: Asked) -> Iterator[Block]:
     """The points of a deployment, contexts outside and batches inside; KvcalcError where one is past counting."""
@@ -134,10 +128,16 @@ def frame_of(blocks: Sequence[Block], asked: Asked) -> "DataFrame":
     import numpy as np
     import pandas as pd
 
-    data = {column.key: np.concatenate([block.column(column.key) for block in blocks]) for column in columns(asked)}
+    counts = [block.points for block in blocks]
+    data: dict[str, Any] = {}
+    for key in (column.key for column in columns(asked)):
+        if key in blocks[0].figures:
+            data[key] = np.concatenate([block.figures[key] for block in blocks])
+        else:
+            data[key] = np.repeat(np.array([block.names[key] for block in blocks]), counts)
     if "allocated_bytes" in data:
-        counts = data["allocated_bytes"]
-        data["allocated_bytes"] = pd.arrays.IntegerArray(np.maximum(counts, 0), counts < 0)
+        held = data["allocated_bytes"]
+        data["allocated_bytes"] = pd.arrays.IntegerArray(np.maximum(held, 0), held < 0)
     return pd.DataFrame(data)
 
 
