@@ -7,6 +7,7 @@ from typing import IO, TYPE_CHECKING
 
 from kvcalc.cli.emit import STDOUT, emit, format_of, refuse_existing, say, write_file, write_through
 from kvcalc.cli.options import Models, OutputFormat, OutputOptions, given_in, tokens_or, verb
+from kvcalc.cli.progress import Watch
 from kvcalc.cli.sweep_options import GoalOptions, GridOptions, SameOptions, SweepFormat, SweepOutput
 from kvcalc.errors import KvcalcError
 
@@ -34,12 +35,13 @@ def sweep(models: Models, *, grid: GridOptions, same: SameOptions, goals: GoalOp
 
     if form not in _STREAMED:
         refuse_unheld(asked.sides)
-    found = Grid(asked)
-    if output.plot is not None:
-        write_file(picture(found, output.plot.suffix[1:].lower()), output.plot, output.force)
-    if form in _STREAMED:
-        _stream(found, output, form)
-        return 0
+    with Watch(output) as watch:
+        found = Grid(asked, watch.progress)
+        if output.plot is not None:
+            write_file(picture(found, output.plot.suffix[1:].lower()), output.plot, output.force)
+        if form in _STREAMED:
+            _stream(found, output, form)
+            return 0
     return _show(grid_report(found), output, form)
 
 
@@ -51,7 +53,8 @@ def _search(asked: "Asked", goals: "Goals", grid: GridOptions, output: SweepOutp
         raise KvcalcError("--batch is what --max-ttft, --max-tpot, --users and --rate search for", "leave --batch out")
     if output.plot is not None:
         raise KvcalcError("--plot draws the points of a grid", "leave the goals out, and add --batch 1..256 --served")
-    found = Answers(asked, goals)
+    with Watch(output) as watch:
+        found = Answers(asked, goals, watch.progress)
     report = answers_report(found)
     if form in _STREAMED:
         _stream(found, output, form)
@@ -177,14 +180,18 @@ def _uses(grid: GridOptions, same: SameOptions, ranks: Sequence[int]) -> "tuple[
     from kvcalc.speed.sweep.asking import kv_formats, make_uses, weight_formats
 
     encoder = same.encoder_tokens
-    fields = {
-        "dtype": same.dtype,
-        "state_dtype": same.state_dtype,
-        "encoder_tokens": None if encoder is None else tokens_or(encoder, "--encoder-tokens", 1),
-        "attention_dp": same.attention_dp,
-    }
-    weights, kv_dtypes = weight_formats(grid.weights), kv_formats(grid.kv_dtype)
-    return make_uses(weights, kv_dtypes, ranks, fields, pp=same.pp, dp=same.dp, ep=same.ep)
+    return make_uses(
+        weight_formats(grid.weights),
+        kv_formats(grid.kv_dtype),
+        ranks,
+        pp=same.pp,
+        dp=same.dp,
+        ep=same.ep,
+        dtype=same.dtype,
+        state_dtype=same.state_dtype,
+        encoder_tokens=None if encoder is None else tokens_or(encoder, "--encoder-tokens", 1),
+        attention_dp=same.attention_dp,
+    )
 
 
 def _calibrated(

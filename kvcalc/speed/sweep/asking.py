@@ -1,5 +1,6 @@
 """What people write to what a sweep is asked: names behind commas to formats, engines and uses of a model."""
 
+import operator
 from collections.abc import Iterable, Sequence
 from itertools import product
 from typing import Any
@@ -7,8 +8,10 @@ from typing import Any
 from kvcalc.cache.formats import AUTO, find_format
 from kvcalc.cache.sharding import Sharding
 from kvcalc.engines.engine import engine_classes, find_engine
+from kvcalc.errors import KvcalcError
 from kvcalc.speed.machine import engine_name
 from kvcalc.speed.setting import Use
+from kvcalc.speed.sweep.axis import parse_axis, refuse_too_many
 from kvcalc.speed.weights import is_recipe
 
 
@@ -47,10 +50,32 @@ def _engine_name(text: str, is_timed: bool) -> str:
 
 
 def make_uses(
-    weights: Sequence[str | None], kv_dtypes: Sequence[str], ranks: Sequence[int], same: dict[str, Any], **sharding: int
+    weights: Sequence[str | None],
+    kv_dtypes: Sequence[str],
+    ranks: Sequence[int],
+    *,
+    pp: int = 1,
+    dp: int = 1,
+    ep: int = 1,
+    **same: Any,
 ) -> tuple[Use, ...]:
-    """Every way to use a model, tensor parallelism varied first; `same` are other fields of each, `sharding` too."""
+    """Every way to use a model, tensor parallelism varied first; `same` are other fields of each `Use`."""
     return tuple(
-        Use(weights=form, kv_dtype=kv_dtype, sharding=Sharding(tp=tp, **sharding), **same)
+        Use(weights=form, kv_dtype=kv_dtype, sharding=Sharding(tp=tp, pp=pp, dp=dp, ep=ep), **same)
         for form, kv_dtype, tp in product(weights, kv_dtypes, ranks)
     )
+
+
+def counts_of(given: Sequence[int] | str, name: str) -> tuple[int, ...]:
+    """Counts along one side, from the smallest: integers, or a text as the command line has it.
+
+    KvcalcError for none, for one below 1, and for more than any grid has.
+    """
+    if isinstance(given, str):
+        axis = parse_axis(given, name, "number")
+        refuse_too_many([axis.length])
+        return tuple(axis.values())
+    counts = tuple(sorted({operator.index(count) for count in given}))
+    if not counts or counts[0] < 1:
+        raise KvcalcError(f"{name}: {counts[0] if counts else 'no count'}", "whole numbers of at least 1")
+    return counts

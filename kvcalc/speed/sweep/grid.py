@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kvcalc.errors import KvcalcError, UnknownNameError
 from kvcalc.report import Column
 from kvcalc.speed.sweep.asked import Asked, Deployment, make_ready
-from kvcalc.speed.sweep.axis import can_be_held
+from kvcalc.speed.sweep.axis import can_be_held, refuse_unheld
 from kvcalc.speed.sweep.cells import Block, Placed, blocks, columns, frame_of
 from kvcalc.speed.sweep.front import Front
 from kvcalc.speed.sweep.held import make_held
@@ -161,3 +161,11 @@ class Grid:
 
 def _figures(block: Block, rows: slice) -> tuple[Any, Any]:
     return block.figures[PER_USER][rows], block.figures[PER_GPU][rows]
+
+
+def whole_frame(asked: Asked) -> "DataFrame":
+    """All points of a sweep in one frame; KvcalcError where they are too many to hold."""
+    import pandas as pd
+
+    refuse_unheld(asked.sides)
+    return pd.concat(list(Grid(asked).frames()), ignore_index=True)
