@@ -34,7 +34,7 @@ def main(models: tuple[str, ...]) -> None:
         grid = Grid(asked)
         points = sum(map(len, grid.frames()))
         whole = time.perf_counter() - start
-        [(_, ready)] = grid.prepared.deployments
+        [(_, ready, _)] = grid.prepared.deployments
         start = time.perf_counter()
         pricing = ready.pricing(contexts[:, None].astype(float), OSL)
         _ = sum(cost.seconds for cost in pricing.last_step(batches[None, :].astype(float)))
