@@ -36,8 +36,8 @@ MEMORY = (
     Column("total_bytes", "KV cache", "bytes"),
     Column("bytes_per_rank", "on a rank", "bytes"),
     Column("read_bytes_per_step", "read a step", "bytes"),
-    Column("allocated_bytes", "engine holds", "bytes"),
 )
+HELD = Column("allocated_bytes", "engine holds", "bytes")
 SPEED = (
     Column("fits", "fits"),
     Column("prefill_seconds", "prefill", "seconds"),
@@ -64,7 +64,7 @@ def columns(asked: Asked) -> tuple[Column, ...]:
         left_out |= {"allocated_bytes"}
     else:
         left_out |= {"weights", "gpu", "gpus", "isl", "osl", *(column.key for column in SPEED)}
-    return tuple(column for column in (*WHO, *LOAD, *MEMORY, *SPEED) if column.key not in left_out)
+    return tuple(column for column in (*WHO, *LOAD, *MEMORY, HELD, *SPEED) if column.key not in left_out)
 
 
 class Placed(NamedTuple):
