@@ -222,6 +222,7 @@ def test_engines_are_told_apart(kvcalc):
 
 def test_too_many_lines_are_refused_and_too_many_deployments_grey(kvcalc, tmp_path, monkeypatch):
     monkeypatch.setattr(picture, "MOST_SERIES", 3)
+    monkeypatch.setattr(picture, "MOST_CLOUDS", 3)
     lines = kvcalc("sweep", "llama-8b", "--ctx", "1K,2K", "--tp", "1,2,4,8", "--plot", tmp_path / "m.svg")
     assert (lines.code, "4 lines cannot be told apart" in lines.err) == (2, True)
     monkeypatch.setitem(picture._STYLE, "svg.fonttype", "none")

@@ -160,7 +160,7 @@ def test_every_batch_up_to_the_most_fits(model):
 def test_a_staircase_needs_fewer_questions_than_points():
     question = asked(contexts=tuple(range(512, 65_537, 512)), batches=(1, 16, 256))
     found = Grid(question)
-    [(_, ready)] = found.prepared.deployments
+    [(_, ready, _)] = found.prepared.deployments
     assert 0 < found.fitting < found.points == 128 * 3
     assert len(ready.room._most) < 64
 
@@ -200,6 +200,7 @@ def test_blocks_are_only_a_way_to_walk(monkeypatch):
     whole = rows_of(Grid(question))
     monkeypatch.setattr(cells, "BLOCK_POINTS", 7)
     monkeypatch.setattr(axis, "MOST_HELD", 100)
+    monkeypatch.setattr(grid, "FRAME_POINTS", 1)
     found = Grid(question)
     assert not found.is_held
     assert 0 < found.fitting < found.points

@@ -83,16 +83,17 @@ class Answers:
     @property
     def columns(self) -> tuple[Column, ...]:
         """The columns of the answers."""
-        return COLUMNS
+        return tuple(column for column in COLUMNS if column.key != "engine" or self.asked.has_engines)
 
     def frames(self) -> "Iterator[DataFrame]":
         """The answers in one frame; counts that do not apply stay counts."""
         import pandas as pd
 
-        counts = {column.key: "Int64" for column in COLUMNS if column.unit in {"count", "tokens"}}
-        floats = {column.key: "float64" for column in COLUMNS if column.unit in {"seconds", "number", "fraction"}}
-        named = [{column.key: row.get(column.key) for column in COLUMNS} for row in self.rows]
-        yield pd.DataFrame(named, columns=[column.key for column in COLUMNS]).astype({**counts, **floats})
+        columns = self.columns
+        counts = {column.key: "Int64" for column in columns if column.unit in {"count", "tokens"}}
+        floats = {column.key: "float64" for column in columns if column.unit in {"seconds", "number", "fraction"}}
+        named = [{column.key: row.get(column.key) for column in columns} for row in self.rows]
+        yield pd.DataFrame(named, columns=[column.key for column in columns]).astype({**counts, **floats})
 
     def _rows(self, prepared: Prepared, progress: Progress) -> Iterator[dict[str, Any]]:
         asked = [(placed, context) for placed in prepared.deployments

@@ -22,6 +22,8 @@ MARKS = (("#0072b2", "o"), ("#e69f00", "s"), ("#009e73", "D"), ("#d55e00", "^"),
 DASHES = ("-", "--", ":", "-.")
 MOST_SERIES = len(MARKS) * len(DASHES)
 """Lines that can be told apart."""
+MOST_CLOUDS = 2 * len(MARKS)
+"""The same of marks, which are filled or hollow."""
 _WIDTH_INCHES, _HEIGHT_INCHES, _DPI = 9, 5, 160
 _LEGEND_ROW_INCHES, _LEGEND_COLUMNS = 0.19, 2
 _STYLE: Any = {
@@ -101,9 +103,9 @@ def _draw_speed(axes: "Axes", grid: Grid) -> None:
 def _on_fronts(found: "list[tuple[str, DataFrame]]") -> "tuple[list[tuple[str, DataFrame]], list[DataFrame]]":
     """The deployments that get a colour, and those that are grey: where all do not, those on a front come first."""
     fitting = [(name, frame[frame["fits"]]) for name, frame in found]
-    if len(fitting) > MOST_SERIES:
+    if len(fitting) > MOST_CLOUDS:
         fitting.sort(key=lambda one: -int(one[1]["pareto"].sum()))
-    return fitting[:MOST_SERIES], [frame for _, frame in fitting[MOST_SERIES:]]
+    return fitting[:MOST_CLOUDS], [frame for _, frame in fitting[MOST_CLOUDS:]]
 
 
 def _draw_fronts(axes: "Axes", fronts: dict[Any, list[tuple[float, float]]]) -> None:
