@@ -1,6 +1,6 @@
 """llama.cpp: what it allocates for the cache when a context is made, whatever is in it later.
 
-Read in build b11549, file and function beside each rule, and held against that build itself (tests/golden/llama_cpp.json,
+Read in build b11549, file and function beside each rule, and held against that build (tests/golden/llama_cpp.json,
 tests/engines/test_llama_cpp.py). The figures are those of the log's `size = ... MiB` lines, all devices together.
 """
 
