@@ -103,7 +103,8 @@ def settings(models: tuple[str, ...], engine: str | None) -> None:
     whole = time.perf_counter() - start
     count = len(grid.prepared.deployments)
     print(
-        f"{count} deployments under {engine or 'no engine'}: {points:,} points in {whole:.3f} s, {whole / count * 1e3:.1f} ms each"
+        f"{count} deployments under {engine or 'no engine'}: {points:,} points in {whole:.3f} s, "
+        f"{whole / count * 1e3:.1f} ms each"
     )
 
 
