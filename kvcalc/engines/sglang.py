@@ -5,7 +5,7 @@ the slots of recurrent states, `sglang_memory` knows what share of a card it tak
 between releases; each names the functions that it follows. Whether SGLang can load a model is not asked here.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from kvcalc.cache.component import Component
@@ -20,7 +20,8 @@ from kvcalc.engines.sglang_setup import RUNNING_WITH_DRAFTS, Setup, Sizes, Strat
 from kvcalc.engines.sglang_states import state_slots
 from kvcalc.engines.sglang_versions import RELEASES
 from kvcalc.errors import KvcalcError
-from kvcalc.sizing.need import CacheSize, components_of
+from kvcalc.sizing.need import CacheSize
+from kvcalc.sizing.stages import components_of
 from kvcalc.units import exact_bytes
 
 INDEX_PAGE_SIZE = 64
@@ -55,6 +56,7 @@ class Sglang(Engine, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "sglang"
     versions: ClassVar[tuple[str, ...]] = tuple(RELEASES)
+    batch_moves_capacity: ClassVar[bool] = False
     ranges: ClassVar[Mapping[str, Range]] = {
         "page_size": COUNT,
         "max_running_requests": COUNT,
@@ -74,6 +76,12 @@ class Sglang(Engine, frozen=True, kw_only=True):
         held = sum(part.bytes for part in parts)
         rules = tuple(self._rules(size, setup, pools, sizes))
         return Allocation(self.name, self.version, held, rules, tuple(parts))
+
+    def allocated_bytes(self, size: CacheSize, batches: Sequence[int]) -> list[int]:
+        """Bytes for each of `batches`, of the same pools in different sizes."""
+        pools, context = self._plan(size)[1], size.workload.context_tokens
+        needed = (pools.needed(context, -(-batch // size.sharding.dp)) for batch in batches)
+        return [sum(part.bytes for part in pools.parts(sizes)) for sizes in needed]
 
     def capacity(self, size: CacheSize, pool_bytes: int) -> Capacity:
         """The pools that so many bytes on each rank make, and what their log says; of one data-parallel rank."""
@@ -136,7 +144,7 @@ class Sglang(Engine, frozen=True, kw_only=True):
         return sharding.stage_ranks * sharding.pp * dp
 
     def _launch(self, size: CacheSize) -> Launch:
-        kept = [one for one in components_of(size.layers) if one.keeps_entries and not one.selects]
+        kept = size.derived_anywhere.get("kept entries", lambda: _kept_entries(size))
         return Launch(
             prefill_tokens=self.chunked_prefill_size,
             max_running_requests=self.max_running_requests,
@@ -147,13 +155,17 @@ class Sglang(Engine, frozen=True, kw_only=True):
         )
 
     def _plan(self, size: CacheSize) -> tuple[Setup, Pools | CompressedPools]:
+        """The pools and what shapes them: worked out once for all bytes that are asked about."""
+        return size.derived.get(self, lambda: self._make_plan(size))
+
+    def _make_plan(self, size: CacheSize) -> tuple[Setup, Pools | CompressedPools]:
         self._check(size)
         kept = components_of(size.spec.layers)
         is_compressed = any(one.span.ratio > 1 for one in kept if one.keeps_entries)
         setup = self._setup(size, kept, is_compressed)
         if is_compressed:
             return setup, CompressedPools(size, setup, self.swa_full_tokens_ratio)
-        stages = stages_of(size, setup)
+        stages = size.derived_anywhere.get(("stages", self), lambda: stages_of(size, setup))
         window = max((one.span.cap or 0 for one in kept if one.keeps_entries), default=0)
         # Drafts of SGLang have windows in one layer at most (get_hybrid_layer_ids: MiMoV2MTP, Step3p5MTP).
         drafts = components_of(size.spec.draft_layers[: setup.draft_layers])
@@ -246,6 +258,10 @@ class Sglang(Engine, frozen=True, kw_only=True):
             yield "--kv-cache-dtype auto is fp8 on SM100 here, and the model's own before"
         page = setup.page_size
         yield f"a pool has {f'a page of {page:,} tokens' if page > 1 else 'one token'} more than it gives out"
+
+
+def _kept_entries(size: CacheSize) -> list[Component]:
+    return [one for one in components_of(size.layers) if one.keeps_entries and not one.selects]
 
 
 def _page_size(kept: list[Component], is_compressed: bool) -> int:

@@ -19,7 +19,6 @@ from kvcalc.engines.vllm_sentences import block_rules, block_sizes, has_chunks, 
 from kvcalc.engines.vllm_specs import Limits, cdiv
 from kvcalc.engines.vllm_versions import VERSIONS, rules_of
 from kvcalc.errors import KvcalcError
-from kvcalc.model.spec import remembered
 from kvcalc.sizing.need import CacheSize
 
 BATCHED_TOKENS = 8192
@@ -50,6 +49,7 @@ class Vllm(Engine, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "vllm"
     versions: ClassVar[tuple[str, ...]] = VERSIONS
+    batch_moves_capacity: ClassVar[bool] = False
     ranges: ClassVar[Mapping[str, Range]] = {
         "block_size": COUNT,
         "max_num_batched_tokens": COUNT,
@@ -77,6 +77,12 @@ class Vllm(Engine, frozen=True, kw_only=True):
         held = planner.request_blocks() * max(planner.block_bytes) * sequences
         rules = (*layers.rules, *release_rules(layers.specs, planner), *block_rules(planner))
         return Allocation(self.name, self.version, held, rules)
+
+    def allocated_bytes(self, size: CacheSize, batches: Sequence[int]) -> list[int]:
+        """Bytes for each of `batches`: every request of the fullest data-parallel rank takes as many blocks."""
+        planner = self._plan(size)[1]
+        held = planner.request_blocks() * max(planner.block_bytes)
+        return [held * cdiv(batch, size.sharding.dp) for batch in batches]
 
     def capacity(self, size: CacheSize, pool_bytes: int) -> Capacity:
         """The blocks of a pool of so many bytes on each rank, and what the log says of them."""
@@ -146,7 +152,10 @@ class Vllm(Engine, frozen=True, kw_only=True):
         return f"{self.share:.4g} of the card is used at most (--gpu-memory-utilization)"
 
     def _plan(self, size: CacheSize) -> tuple[Layers, Planner]:
-        """The specs of the layers, and how they are planned."""
+        """The specs of the layers, and how they are planned: worked out once for all pools that are asked about."""
+        return size.derived.get(self, lambda: self._make_plan(size))
+
+    def _make_plan(self, size: CacheSize) -> tuple[Layers, Planner]:
         if self.block_size is not None and self.block_size % BLOCK_SIZE:
             raise KvcalcError(f"--block-size {self.block_size}: vLLM takes multiples of {BLOCK_SIZE}", "use 16")
         rules = self.release_rules
@@ -158,10 +167,10 @@ class Vllm(Engine, frozen=True, kw_only=True):
             version=self.version,
         )
         is_on = not self.disable_hybrid_kv_cache_manager
-        # A state that is not cached has one block, as long as the context.
+        # A state that is not kept at the ends of blocks takes one as long as the context; nothing else knows of it.
         length = size.workload.context_tokens if any(row.states for row in size.rows) else None
-        key = ("vllm", *size.shape, flags, is_on, length)
-        layers, groups, hybrid = remembered(size.spec, key, lambda: _grouped(size, flags, is_on))
+        key = "groups", self, length
+        layers, groups, hybrid = size.derived_anywhere.get(key, lambda: _grouped(size, flags, is_on))
         limits = self._limits(size, layers)
         planner = Planner(groups, limits, layers.stages, rules=rules, layers=layers.specs, hybrid=hybrid)
         return layers, planner
