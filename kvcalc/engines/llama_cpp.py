@@ -1,7 +1,7 @@
 """llama.cpp: what it allocates for the cache when a context is made, whatever is in it later.
 
-Read in build b11549, file and function beside each rule, and held against that build (tests/golden/llama_cpp.json,
-tests/engines/test_llama_cpp.py). The figures are those of the log's `size = ... MiB` lines, all devices together.
+Read in build b11549, file and function beside each rule, and held against it (tests/engines/test_llama_cpp.py). Figures
+are those of the log's `size = ... MiB` lines, all devices together.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,8 +34,7 @@ from kvcalc.units import memory
 
 MOST_SLOTS = 256
 """LLAMA_MAX_SEQ of llama-cparams.h."""
-MOST_CELLS = 2**31 - 1
-"""`-c` is a 32-bit number."""
+MOST_CELLS = 2**31 - 1  # -c is a 32-bit number
 COMPRESSED = {4: "csa", 128: "hca"}
 """The caches of compressed entries by ratio: llama_kv_cache_dsv4 (DeepSeek-V4)."""
 _ORDER = ("full", "window", "csa", "hca", "index")

@@ -10,9 +10,10 @@ from typing import ClassVar
 
 from kvcalc.cache.component import Component
 from kvcalc.cache.sharding import WHOLE, Sharding
-from kvcalc.engines.engine import COUNT, SHARE, Allocation, AllocationPart, BlockPool, Capacity, Card, Engine, Range
+from kvcalc.engines.engine import COUNT, SHARE, Allocation, BlockPool, Capacity, Card, Engine, Range
 from kvcalc.engines.sglang_blocks import TOKENS, shared_pages
 from kvcalc.engines.sglang_compressed import PAGE_SIZE, CompressedPools
+from kvcalc.engines.sglang_figures import figures, requests_taken
 from kvcalc.engines.sglang_layers import is_latent, stages_of
 from kvcalc.engines.sglang_memory import Launch, static_fraction
 from kvcalc.engines.sglang_pools import Pools
@@ -87,7 +88,7 @@ class Sglang(Engine, frozen=True, kw_only=True):
         """The pools that so many bytes on each rank make, and what their log says; of one data-parallel rank."""
         setup, pools = self._plan(size)
         sizes, context = pools.sizes(pool_bytes), size.workload.context_tokens
-        limits = dict(_limits(pools, sizes, context))
+        limits = dict(requests_taken(pools, sizes, context))
         limited_by = min(limits, key=lambda name: limits[name])
         tokens = sizes.tokens * setup.dcp
         # tp_worker.py: a request may have one token less than the pool, which means nothing where no layer keeps any.
@@ -103,7 +104,7 @@ class Sglang(Engine, frozen=True, kw_only=True):
             longest_request=max(0, min(context, longest)) if admits else 0,
             max_model_len=context,
             block_tokens=pools.block_tokens,
-            figures=dict(_figures(pools.parts(sizes), sizes, setup)),
+            figures=dict(figures(pools.parts(sizes), sizes, setup)),
             rules=tuple(self._rules(size, setup, pools, sizes)),
             log=f"max_total_num_tokens={tokens}, context_len={context}",
         )
@@ -112,7 +113,7 @@ class Sglang(Engine, frozen=True, kw_only=True):
         """Pages of the pool of all tokens, and what its other pools leave room for."""
         pools = self._plan(size)[1]
         sizes = pools.sizes(pool_bytes)
-        return shared_pages(pools, sizes, dict(_limits(pools, sizes, size.workload.context_tokens)))
+        return shared_pages(pools, sizes, dict(requests_taken(pools, sizes, size.workload.context_tokens)))
 
     def pool_bytes(self, card: Card, size: CacheSize) -> int:
         """Its share of what is free before weights are loaded, less the weights, in bytes (_profile_available_bytes).
@@ -272,37 +273,3 @@ def _page_size(kept: list[Component], is_compressed: bool) -> int:
 
 def _is_inkling(size: CacheSize) -> bool:
     return size.spec.model_type in INKLING
-
-
-def _limits(pools: Pools | CompressedPools, sizes: Sizes, context: int) -> Iterator[tuple[str, int]]:
-    """Requests of `context` tokens that each pool takes, by what would run out."""
-    whole, window = pools.claim(context)
-    if sizes.slots is not None and pools.states is not None:
-        yield "state slots", max(0, sizes.slots) // pools.states.per_request
-    yield TOKENS, sizes.tokens // whole
-    if sizes.window_tokens is not None:
-        yield "window tokens", sizes.window_tokens // window
-    yield "running requests", sizes.requests
-
-
-def _figures(parts: list[AllocationPart], sizes: Sizes, setup: Setup) -> Iterator[tuple[str, int | float]]:
-    """Figures of the log, in bytes and tokens of one rank; the log prints bytes in units of 2**30."""
-    by_name = {part.name: part.tensors for part in parts}
-    for pool, prefix in (("tokens", ""), ("full", "full_"), ("window", "swa_")):
-        for side, name in (("K", "k_bytes"), ("V", "v_bytes"), ("KV", "kv_bytes"), ("index", "index_bytes")):
-            if side in by_name.get(pool, {}):
-                yield prefix + name, by_name[pool][side]
-    if sizes.window_tokens is not None:
-        yield "full_tokens", sizes.tokens
-        yield "swa_tokens", sizes.window_tokens
-    if sizes.slots is not None:
-        yield "mamba_slots", max(0, sizes.slots)
-    if "states" in by_name:  # the rank that holds the most may be one of attention alone
-        yield "conv_bytes", by_name["states"]["conv"]
-        yield "ssm_bytes", by_name["states"]["ssm"]
-    if "draft states" in by_name:
-        yield "intermediate_conv_bytes", by_name["draft states"]["conv"]
-        yield "intermediate_ssm_bytes", by_name["draft states"]["ssm"]
-    yield "allocated_bytes", sum(part.bytes for part in parts)
-    yield "max_running_requests", sizes.requests
-    yield "tokens_per_rank", sizes.tokens
