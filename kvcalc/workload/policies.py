@@ -1,0 +1,219 @@
+"""How sequences get their room in a pool: reserved as a whole at the start, or block by block as they grow."""
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+
+from kvcalc.errors import KvcalcError, nearest
+from kvcalc.sizing.blocks import Layout
+from kvcalc.workload.growth import Growth, growth_of
+from kvcalc.workload.trace import Trace
+
+if TYPE_CHECKING:
+    from kvcalc.workload.clock import Clock
+    from kvcalc.workload.running import Running
+
+
+class Shares(msgspec.Struct):
+    """Unit seconds of a pool, by the words of arXiv 2309.06180, section 3.1, and those of the prefixes kept for others.
+
+    `filled` hold tokens, `reserved` will, `internal` never do. A block that several sequences read is in `filled` once.
+    """
+
+    filled: float = 0.0
+    reserved: float = 0.0
+    internal: float = 0.0
+    cached: float = 0.0
+
+
+class Policy:
+    """One way to give out the units of a pool."""
+
+    name: ClassVar[str]
+    grows: ClassVar[bool]
+    """Whether a sequence's units follow its tokens."""
+
+    def __init__(self, trace: Trace, layout: Layout, pool_units: int, most_context: int) -> None:
+        self.pool_units, self.trace = pool_units, trace
+        self.final = trace.prompt_tokens + trace.output_tokens - 1
+        """Tokens that a sequence holds in its last step: what it makes last is never read again."""
+        self.reserves = self._reserves(most_context)
+        self.growth: Growth = growth_of(layout, max(1, int(max(self.reserves.max(), self.final.max()))))
+        self.shares = Shares()
+
+    def _reserves(self, most_context: int) -> Any:
+        """Tokens that each request takes room for, at the end at the latest."""
+        raise NotImplementedError
+
+    @property
+    def most_units(self) -> Any:
+        """What each request holds at most, in units."""
+        return self.growth.units[self.reserves]
+
+    def too_large(self) -> Any:
+        """Which requests never fit."""
+        return self.most_units > self.pool_units
+
+    def held(self, growing: int) -> int:
+        """Units that sequences hold, where those that grow have `growing` by their tokens alone."""
+        raise NotImplementedError
+
+    @property
+    def cached(self) -> int:
+        """Units that nobody holds but that keep a prefix; they give way to any need."""
+        return 0
+
+    def take(self, request: int, tokens: int, growing: int, spare: int) -> int | None:
+        """Admit a sequence of so many tokens if `spare` units stay free; the tokens it finds there, None for no room."""
+        raise NotImplementedError
+
+    def leave(self, request: int) -> None:
+        """Give back all of it."""
+
+    def passed(self, running: "Running", prompts: int, steps: int, clock: "Clock") -> None:
+        """So many steps passed, in which prompts have `prompts` units: let prefixes go that stand in their way."""
+
+    def count_prompt(self, request: int, goal: int, done: int, seconds: float) -> None:
+        """Add what a sequence held in a step after which `done` of its `goal` first tokens were computed."""
+        raise NotImplementedError
+
+    def count(self, request: int, clock: "Clock", tokens: int, first: int, steps: int) -> None:
+        """Add what a sequence held in so many steps from `first` on, with `tokens` tokens in the first of them."""
+        raise NotImplementedError
+
+
+class Reserved(Policy):
+    """All at once and in one piece, by the buddy system, as Orca does in section 6.1 of the paper."""
+
+    grows = False
+
+    def __init__(self, trace: Trace, layout: Layout, pool_units: int, most_context: int) -> None:
+        from kvcalc.workload.buddy import Buddy
+
+        super().__init__(trace, layout, pool_units, most_context)
+        self._buddy = Buddy(pool_units)
+        self._places: dict[int, int] = {}
+        self._held = 0
+        self._most: list[int] = self.most_units.tolist()
+        self._last: list[int] = self.final.tolist()
+
+    def too_large(self) -> Any:
+        # The largest piece of a buddy system is a power of two.
+        return self.most_units > 1 << (self.pool_units.bit_length() - 1)
+
+    def held(self, growing: int) -> int:
+        return self._held
+
+    def take(self, request: int, tokens: int, growing: int, spare: int) -> int | None:
+        units = self._most[request]
+        place = self._buddy.take(units)
+        if place is None:
+            return None
+        self._places[request] = place
+        self._held += units
+        return 0
+
+    def leave(self, request: int) -> None:
+        self._buddy.free(self._places.pop(request))
+        self._held -= self._most[request]
+
+    def count_prompt(self, request: int, goal: int, done: int, seconds: float) -> None:
+        curve = self.growth.filled.values
+        self._add(request, curve.item(done) * seconds, seconds)
+
+    def count(self, request: int, clock: "Clock", tokens: int, first: int, steps: int) -> None:
+        seconds, curve = clock.seconds(first, steps), self.growth.filled
+        self._add(request, clock.integral(curve, tokens, first, steps), seconds)
+
+    def _add(self, request: int, filled: float, seconds: float) -> None:
+        last = self.growth.filled.values.item(self._last[request])
+        self.shares.filled += filled
+        self.shares.reserved += last * seconds - filled
+        self.shares.internal += (self._most[request] - last) * seconds
+
+
+class Max(Reserved):
+    """The longest context that the server takes."""
+
+    name = "max"
+
+    def _reserves(self, most_context: int) -> Any:
+        return self.trace.prompt_tokens * 0 + most_context
+
+
+class Pow2(Reserved):
+    """The prompt, and the answer's length rounded up to a power of two: less than twice what it needs."""
+
+    name = "pow2"
+
+    def _reserves(self, most_context: int) -> Any:
+        import numpy as np
+
+        output = 2 ** np.ceil(np.log2(self.trace.output_tokens)).astype(np.int64)
+        return np.minimum(self.trace.prompt_tokens + output, np.maximum(most_context, self.final))
+
+
+class Oracle(Reserved):
+    """What it will need, known beforehand."""
+
+    name = "oracle"
+
+    def _reserves(self, most_context: int) -> Any:
+        return self.final
+
+
+class Paged(Policy):
+    """Blocks as they are needed (PagedAttention); nothing is shared."""
+
+    name = "paged"
+    grows = True
+
+    def __init__(self, trace: Trace, layout: Layout, pool_units: int, most_context: int) -> None:
+        import numpy as np
+
+        super().__init__(trace, layout, pool_units, most_context)
+        filled = self.growth.filled.values
+        # From so many tokens on a sequence has units that it never fills.
+        self._ends: list[int] = np.searchsorted(self.growth.units, filled[self.final], "right").tolist()
+        self._last: list[int] = self.final.tolist()
+
+    def _reserves(self, most_context: int) -> Any:
+        return self.final
+
+    def held(self, growing: int) -> int:
+        return growing
+
+    def take(self, request: int, tokens: int, growing: int, spare: int) -> int | None:
+        return 0 if growing + self.growth.units.item(tokens) + spare <= self.pool_units else None
+
+    def count_prompt(self, request: int, goal: int, done: int, seconds: float) -> None:
+        curve, units = self.growth.filled.values, self.growth.units.item(goal)
+        internal = max(0.0, units - curve.item(self._last[request]))
+        self._add(request, units * seconds, curve.item(done) * seconds, internal * seconds)
+
+    def count(self, request: int, clock: "Clock", tokens: int, first: int, steps: int) -> None:
+        curve, held = self.growth.filled, clock.integral(self.growth.held, tokens, first, steps)
+        filled, internal = clock.integral(curve, tokens, first, steps), 0.0
+        behind = max(0, self._ends[request] - tokens)
+        if behind < steps:
+            begun, rest = first + behind, steps - behind
+            last = curve.values.item(self._last[request])
+            internal = clock.integral(self.growth.held, tokens + behind, begun, rest) - last * clock.seconds(begun, rest)
+        self._add(request, held, filled, internal)
+
+    def _add(self, request: int, held: float, filled: float, internal: float) -> None:
+        self.shares.filled += filled
+        self.shares.internal += internal
+        self.shares.reserved += held - filled - internal
+
+
+def find_policy(name: str) -> type[Policy]:
+    """The policy of this name; KvcalcError where there is none."""
+    found = POLICIES.get(name)
+    if found is None:
+        near = ", ".join(nearest(name, tuple(POLICIES), 1)) or ", ".join(POLICIES)
+        raise KvcalcError(f"--allocator {name!r} is not known", f"write {near}")
+    return found
+
+
+POLICIES: dict[str, type[Policy]] = {one.name: one for one in (Max, Pow2, Oracle, Paged)}

@@ -1,0 +1,89 @@
+"""Paged sequences that find the full blocks of their prompts where others left them."""
+
+from math import lcm
+from typing import TYPE_CHECKING, Any
+
+from kvcalc.errors import KvcalcError
+from kvcalc.sizing.blocks import Layout
+from kvcalc.workload.policies import Paged
+from kvcalc.workload.prefix import PrefixCache, prefixes_of
+from kvcalc.workload.trace import Trace
+
+if TYPE_CHECKING:
+    from kvcalc.workload.clock import Clock
+    from kvcalc.workload.running import Running
+
+
+class Prefixed(Paged):
+    """Paged, with a cache of prefixes: blocks that several read are held once, and stay when nobody reads them.
+
+    Blocks of caches that keep every token are shared. What a window or a state adds is each sequence's own, and is
+    taken to be there with the prefix.
+    """
+
+    name = "prefixed"
+
+    def __init__(self, trace: Trace, layout: Layout, pool_units: int, most_context: int) -> None:
+        super().__init__(trace, layout, pool_units, most_context)
+        keeps = [group for group in layout.groups if group.cap is None]
+        if not keeps:
+            message = "no layer keeps every token: there are no prefixes that stay"
+            raise KvcalcError(message, "leave out --prefix-caching")
+        self.block_tokens = lcm(*(group.block_tokens for group in keeps))
+        self.block_units = sum(group.units * self.block_tokens // group.block_tokens for group in keeps)
+        self.prefixes = PrefixCache()
+        found = prefixes_of(trace, self.block_tokens)
+        self._ids: Any = found.ids
+        self._bounds: list[int] = [0, *found.ends.tolist()]
+        self._readers = 0
+        """Blocks that sequences read, one that several read counted for each."""
+
+    def held(self, growing: int) -> int:
+        return growing + self.block_units * (self.prefixes.pinned - self._readers)
+
+    @property
+    def cached(self) -> int:
+        return self.block_units * (self.prefixes.held - self.prefixes.pinned)
+
+    def take(self, request: int, tokens: int, growing: int, spare: int) -> int | None:
+        ids = self._ids_of(request)
+        found = self.growth.units.item(tokens) - self.block_units * self.prefixes.in_use(ids)
+        if self.held(growing) + found + spare > self.pool_units:
+            return None
+        self._readers += len(ids)
+        hits = self.prefixes.acquire(ids)
+        # The last token is always computed: what comes behind it is read from it.
+        return min(hits, (tokens - 1) // self.block_tokens) * self.block_tokens
+
+    def leave(self, request: int) -> None:
+        ids = self._ids_of(request)
+        self._readers -= len(ids)
+        self.prefixes.release(ids)
+
+    def passed(self, running: "Running", prompts: int, steps: int, clock: "Clock") -> None:
+        import numpy as np
+
+        first, before, unit = clock.step - steps, self.cached, self.block_units
+        held = np.full(steps, self.held(prompts))
+        if len(running):
+            held = held + running.units_each(first, steps)
+        self.shares.filled += clock.over(np.full(steps, unit * self.prefixes.pinned))
+        room = self.pool_units - held
+        self.shares.cached += clock.over(np.minimum(before, room // unit * unit))
+        self.prefixes.evict(-(-(before - int(room[-1])) // unit) if before > room[-1] else 0)
+
+    def count_prompt(self, request: int, goal: int, done: int, seconds: float) -> None:
+        curve, shared = self.growth.filled.values, self._shared(request)
+        units, filled = self.growth.units.item(goal) - shared, max(0.0, curve.item(done) - shared)
+        internal = max(0.0, units + shared - curve.item(self._last[request]))
+        self._add(request, units * seconds, filled * seconds, internal * seconds)
+
+    def _add(self, request: int, held: float, filled: float, internal: float) -> None:
+        super()._add(request, held, filled, internal)
+
+    def _shared(self, request: int) -> int:
+        return self.block_units * (self._bounds[request + 1] - self._bounds[request])
+
+    def _ids_of(self, request: int) -> list[int]:
+        found: list[int] = self._ids[self._bounds[request] : self._bounds[request + 1]].tolist()
+        return found
