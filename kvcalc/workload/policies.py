@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from kvcalc.errors import KvcalcError, nearest
 from kvcalc.sizing.blocks import Layout
 from kvcalc.workload.growth import Growth, growth_of
 from kvcalc.workload.trace import Trace
@@ -64,7 +63,7 @@ class Policy:
         return 0
 
     def take(self, request: int, tokens: int, growing: int, spare: int) -> int | None:
-        """Admit a sequence of so many tokens if `spare` units stay free; the tokens it finds there, None for no room."""
+        """Admit a sequence if `spare` units stay free; how many of its tokens are there already, None for no room."""
         raise NotImplementedError
 
     def leave(self, request: int) -> None:
@@ -80,86 +79,6 @@ class Policy:
     def count(self, request: int, clock: "Clock", tokens: int, first: int, steps: int) -> None:
         """Add what a sequence held in so many steps from `first` on, with `tokens` tokens in the first of them."""
         raise NotImplementedError
-
-
-class Reserved(Policy):
-    """All at once and in one piece, by the buddy system, as Orca does in section 6.1 of the paper."""
-
-    grows = False
-
-    def __init__(self, trace: Trace, layout: Layout, pool_units: int, most_context: int) -> None:
-        from kvcalc.workload.buddy import Buddy
-
-        super().__init__(trace, layout, pool_units, most_context)
-        self._buddy = Buddy(pool_units)
-        self._places: dict[int, int] = {}
-        self._held = 0
-        self._most: list[int] = self.most_units.tolist()
-        self._last: list[int] = self.final.tolist()
-
-    def too_large(self) -> Any:
-        # The largest piece of a buddy system is a power of two.
-        return self.most_units > 1 << (self.pool_units.bit_length() - 1)
-
-    def held(self, growing: int) -> int:
-        return self._held
-
-    def take(self, request: int, tokens: int, growing: int, spare: int) -> int | None:
-        units = self._most[request]
-        place = self._buddy.take(units)
-        if place is None:
-            return None
-        self._places[request] = place
-        self._held += units
-        return 0
-
-    def leave(self, request: int) -> None:
-        self._buddy.free(self._places.pop(request))
-        self._held -= self._most[request]
-
-    def count_prompt(self, request: int, goal: int, done: int, seconds: float) -> None:
-        curve = self.growth.filled.values
-        self._add(request, curve.item(done) * seconds, seconds)
-
-    def count(self, request: int, clock: "Clock", tokens: int, first: int, steps: int) -> None:
-        seconds, curve = clock.seconds(first, steps), self.growth.filled
-        self._add(request, clock.integral(curve, tokens, first, steps), seconds)
-
-    def _add(self, request: int, filled: float, seconds: float) -> None:
-        last = self.growth.filled.values.item(self._last[request])
-        self.shares.filled += filled
-        self.shares.reserved += last * seconds - filled
-        self.shares.internal += (self._most[request] - last) * seconds
-
-
-class Max(Reserved):
-    """The longest context that the server takes."""
-
-    name = "max"
-
-    def _reserves(self, most_context: int) -> Any:
-        return self.trace.prompt_tokens * 0 + most_context
-
-
-class Pow2(Reserved):
-    """The prompt, and the answer's length rounded up to a power of two: less than twice what it needs."""
-
-    name = "pow2"
-
-    def _reserves(self, most_context: int) -> Any:
-        import numpy as np
-
-        output = 2 ** np.ceil(np.log2(self.trace.output_tokens)).astype(np.int64)
-        return np.minimum(self.trace.prompt_tokens + output, np.maximum(most_context, self.final))
-
-
-class Oracle(Reserved):
-    """What it will need, known beforehand."""
-
-    name = "oracle"
-
-    def _reserves(self, most_context: int) -> Any:
-        return self.final
 
 
 class Paged(Policy):
@@ -198,22 +117,12 @@ class Paged(Policy):
         if behind < steps:
             begun, rest = first + behind, steps - behind
             last = curve.values.item(self._last[request])
-            internal = clock.integral(self.growth.held, tokens + behind, begun, rest) - last * clock.seconds(begun, rest)
+            internal = clock.integral(self.growth.held, tokens + behind, begun, rest) - last * clock.seconds(
+                begun, rest
+            )
         self._add(request, held, filled, internal)
 
     def _add(self, request: int, held: float, filled: float, internal: float) -> None:
         self.shares.filled += filled
         self.shares.internal += internal
         self.shares.reserved += held - filled - internal
-
-
-def find_policy(name: str) -> type[Policy]:
-    """The policy of this name; KvcalcError where there is none."""
-    found = POLICIES.get(name)
-    if found is None:
-        near = ", ".join(nearest(name, tuple(POLICIES), 1)) or ", ".join(POLICIES)
-        raise KvcalcError(f"--allocator {name!r} is not known", f"write {near}")
-    return found
-
-
-POLICIES: dict[str, type[Policy]] = {one.name: one for one in (Max, Pow2, Oracle, Paged)}

@@ -30,7 +30,12 @@ class Prefixed(Paged):
             message = "no layer keeps every token: there are no prefixes that stay"
             raise KvcalcError(message, "leave out --prefix-caching")
         self.block_tokens = lcm(*(group.block_tokens for group in keeps))
-        self.block_units = sum(group.units * self.block_tokens // group.block_tokens for group in keeps)
+        # Far behind every window only what keeps all tokens still grows.
+        far = self.block_tokens << 40
+        self.block_units = int(layout.units(far + self.block_tokens) - layout.units(far))
+        self._written = (
+            layout.written_bytes(far + self.block_tokens) - layout.written_bytes(far)
+        ) / layout.bytes_per_unit
         self.prefixes = PrefixCache()
         found = prefixes_of(trace, self.block_tokens)
         self._ids: Any = found.ids
@@ -63,26 +68,37 @@ class Prefixed(Paged):
     def passed(self, running: "Running", prompts: int, steps: int, clock: "Clock") -> None:
         import numpy as np
 
-        first, before, unit = clock.step - steps, self.cached, self.block_units
-        held = np.full(steps, self.held(prompts))
-        if len(running):
-            held = held + running.units_each(first, steps)
-        self.shares.filled += clock.over(np.full(steps, unit * self.prefixes.pinned))
-        room = self.pool_units - held
-        self.shares.cached += clock.over(np.minimum(before, room // unit * unit))
-        self.prefixes.evict(-(-(before - int(room[-1])) // unit) if before > room[-1] else 0)
+        seconds, kept, unit = clock.seconds(clock.step - steps, steps), self.cached, self.block_units
+        self._add_shared(self.prefixes.pinned, seconds)
+        room = self.pool_units - self.held(prompts + (running.units(clock.step - 1) if len(running) else 0))
+        if kept <= room:
+            self.shares.cached += kept * seconds
+            return
+        self.prefixes.evict(-(-(kept - room) // unit))
+        rooms = self.pool_units - self.held(prompts) - running.units_each(clock.step - steps, steps)
+        self.shares.cached += clock.over(np.minimum(kept, rooms // unit * unit))
+
+    def count(self, request: int, clock: "Clock", tokens: int, first: int, steps: int) -> None:
+        super().count(request, clock, tokens, first, steps)
+        # What is shared is counted once while anybody reads it.
+        self._add_shared(-self._blocks(request), clock.seconds(first, steps))
 
     def count_prompt(self, request: int, goal: int, done: int, seconds: float) -> None:
-        curve, shared = self.growth.filled.values, self._shared(request)
-        units, filled = self.growth.units.item(goal) - shared, max(0.0, curve.item(done) - shared)
-        internal = max(0.0, units + shared - curve.item(self._last[request]))
-        self._add(request, units * seconds, filled * seconds, internal * seconds)
+        shared = self._blocks(request)
+        written = self.growth.filled.values.item(done)
+        super().count_prompt(request, goal, done, seconds)
+        self._add_shared(-shared, seconds)
+        # Blocks are there for others before they are computed: they are counted as theirs.
+        early = max(0.0, shared * self._written - written) * seconds
+        self.shares.filled += early
+        self.shares.reserved -= early
 
-    def _add(self, request: int, held: float, filled: float, internal: float) -> None:
-        super()._add(request, held, filled, internal)
+    def _add_shared(self, blocks: int, seconds: float) -> None:
+        self.shares.filled += blocks * self._written * seconds
+        self.shares.internal += blocks * (self.block_units - self._written) * seconds
 
-    def _shared(self, request: int) -> int:
-        return self.block_units * (self._bounds[request + 1] - self._bounds[request])
+    def _blocks(self, request: int) -> int:
+        return self._bounds[request + 1] - self._bounds[request]
 
     def _ids_of(self, request: int) -> list[int]:
         found: list[int] = self._ids[self._bounds[request] : self._bounds[request + 1]].tolist()

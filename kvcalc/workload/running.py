@@ -50,6 +50,10 @@ class Running:
         del self._last[request]
         return base
 
+    def requests(self) -> list[int]:
+        """Who they are, in no order."""
+        return list(self._requests)
+
     def bases(self) -> list[int]:
         """What each has more than the number of the step."""
         found: list[int] = self._bases[: len(self._requests)].tolist()

@@ -84,6 +84,11 @@ class Scheduler:
             self._step()
             watch(self)
 
+    def stop(self) -> None:
+        """Count what those hold that are not done."""
+        for request in self.running.requests():
+            self._leave(request)
+
     def _await(self) -> bool:
         """Let time pass until the next request; whether there is one."""
         arrival = self.waiting.next_arrival

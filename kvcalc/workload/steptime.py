@@ -22,8 +22,10 @@ class StepCost(Protocol):
     tokens behind `kept` ones.
     """
 
-    fixed_seconds: float | None
-    """What every step takes, where none differs."""
+    @property
+    def fixed_seconds(self) -> float | None:
+        """What every step takes, where none differs."""
+        ...
 
     def mixed(self, sequences: int, context: int, prefill: int, prefill_context: float) -> float:
         """A step that also takes in `prefill` tokens of prompts."""
@@ -97,7 +99,8 @@ class ModelCost:
         if steps == 1:
             return np.array([self._step(sequences, context)])
         means = context / sequences + np.arange(steps)
-        return np.interp(means, self._context_array, self._row(sequences))
+        seconds: Seconds = np.interp(means, self._context_array, self._row(sequences))
+        return seconds
 
     def _step(self, sequences: int, context: int) -> float:
         row = self._lists.get(sequences)
