@@ -69,8 +69,11 @@ class Policy:
     def leave(self, request: int) -> None:
         """Give back all of it."""
 
-    def passed(self, running: "Running", prompts: int, steps: int, clock: "Clock") -> None:
-        """So many steps passed, in which prompts have `prompts` units: let prefixes go that stand in their way."""
+    def passed(self, running: "Running", growing: int, steps: int, clock: "Clock") -> None:
+        """So many steps passed, in the last of which sequences have `growing` units by their tokens.
+
+        Prefixes that stood in their way go.
+        """
 
     def count_prompt(self, request: int, goal: int, done: int, seconds: float) -> None:
         """Add what a sequence held in a step after which `done` of its `goal` first tokens were computed."""

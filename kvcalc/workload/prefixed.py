@@ -65,18 +65,22 @@ class Prefixed(Paged):
         self._readers -= len(ids)
         self.prefixes.release(ids)
 
-    def passed(self, running: "Running", prompts: int, steps: int, clock: "Clock") -> None:
+    def passed(self, running: "Running", growing: int, steps: int, clock: "Clock") -> None:
         import numpy as np
 
         seconds, kept, unit = clock.seconds(clock.step - steps, steps), self.cached, self.block_units
         self._add_shared(self.prefixes.pinned, seconds)
-        room = self.pool_units - self.held(prompts + (running.units(clock.step - 1) if len(running) else 0))
+        room = self.pool_units - self.held(growing)
         if kept <= room:
             self.shares.cached += kept * seconds
             return
         self.prefixes.evict(-(-(kept - room) // unit))
-        rooms = self.pool_units - self.held(prompts) - running.units_each(clock.step - steps, steps)
+        # Several steps have no prompt in them.
+        rooms = np.array([room]) if steps == 1 else self.pool_units - self._held_each(running, clock.step, steps)
         self.shares.cached += clock.over(np.minimum(kept, rooms // unit * unit))
+
+    def _held_each(self, running: "Running", end: int, steps: int) -> Any:
+        return self.held(0) + running.units_each(end - steps, steps)
 
     def count(self, request: int, clock: "Clock", tokens: int, first: int, steps: int) -> None:
         super().count(request, clock, tokens, first, steps)

@@ -13,6 +13,7 @@ class Running:
         import numpy as np
 
         self._units = growth.units
+        self._add = np.add.reduce
         self._bases = np.empty(64, dtype=np.int64)
         self._requests: list[int] = []
         self._places: dict[int, int] = {}
@@ -65,7 +66,7 @@ class Running:
 
     def units(self, step: int) -> int:
         """Pool units that all of them have by their tokens in a step."""
-        return int(self._units.take(self._bases[: len(self._requests)] + step).sum())
+        return int(self._add(self._units.take(self._bases[: len(self._requests)] + step)))
 
     def units_each(self, first: int, steps: int) -> Any:
         """The same for each of so many steps."""

@@ -50,10 +50,11 @@ class Prompt(msgspec.Struct):
 
 
 class Batch(msgspec.Struct):
-    """A step that is being made: `left` tokens more may join, `units` are those of its prompts by their tokens."""
+    """A step that is being made: `left` tokens more may join. Units are those that the tokens of each sequence take."""
 
     left: int
-    units: int = 0
+    running_units: int = 0
+    prompt_units: int = 0
     prefill: int = 0
     context: float = 0.0
     swap_seconds: float = 0.0
@@ -118,7 +119,7 @@ class Scheduler:
         batch = self._batch()
         if self._partial is not None:
             prompt, self._partial = self._partial, None
-            batch.units += self._units(prompt.goal)
+            batch.prompt_units += self._units(prompt.goal)
             self._feed(batch, prompt)
         if not batch.is_full:
             self._admit(batch)
@@ -141,9 +142,11 @@ class Scheduler:
         """The running sequences of the step that comes, without those for which the pool has no room."""
         batch, step = Batch(self.limits.step_tokens), self.clock.step
         prompt = self._units(self._partial.goal) if self._partial else 0
-        while self.policy.held(self._growing(step) + prompt) > self.policy.pool_units:
+        batch.running_units = self._growing(step)
+        while self.policy.held(batch.running_units + prompt) > self.policy.pool_units:
             prompt = 0 if self._partial else prompt
             batch.swap_seconds += self._preempt()
+            batch.running_units = self._growing(step)
             batch.is_full = True
         batch.left -= len(self.running)
         return batch
@@ -172,7 +175,7 @@ class Scheduler:
             if request is None:
                 return
             goal = self._prompts[request] + self.records.made[request]
-            growing = self._growing(self.clock.step) + batch.units
+            growing = batch.running_units + batch.prompt_units
             hits = self.policy.take(request, goal, growing, self.limits.spare_units if self._room else 0)
             if hits is None:
                 self._is_blocked = True
@@ -186,13 +189,14 @@ class Scheduler:
         if request in self._swapped:
             self._swapped.remove(request)
             batch.left -= 1
+            batch.running_units += self._units(prompt.goal)
             batch.swap_seconds += self._units(prompt.goal) * self.limits.swap_unit_seconds
             self._begin(prompt, self.clock.step)
             return
         if not self.records.preemptions[request]:
             self.records.admitted[request] = self.clock.now
             self.records.hit_tokens[request] = prompt.done
-        batch.units += self._units(prompt.goal)
+        batch.prompt_units += self._units(prompt.goal)
         self._feed(batch, prompt)
 
     def _feed(self, batch: Batch, prompt: Prompt) -> None:
@@ -217,9 +221,11 @@ class Scheduler:
         else:
             most = 1 if batch.is_full else self._steps_with_room(self.running.last_step() - step + 1)
             steps = self.clock.decode(count, context, most, self._next_admission(batch))
-        self.policy.passed(self.running, batch.units, steps, self.clock)
-        held = self.policy.held(self._growing(self.clock.step - 1) + batch.units)
-        self.peak_units = max(self.peak_units, held)
+        if steps > 1:
+            batch.running_units = self._growing(self.clock.step - 1)
+        growing = batch.running_units + batch.prompt_units
+        self.peak_units = max(self.peak_units, self.policy.held(growing))
+        self.policy.passed(self.running, growing, steps, self.clock)
 
     def _next_admission(self, batch: Batch) -> float:
         """When a request that comes would be admitted: never where there is no room for any."""
