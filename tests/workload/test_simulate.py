@@ -5,8 +5,12 @@ import numpy as np
 import pytest
 from workload.stepwise import layout_of_blocks
 
+import kvcalc
+from kvcalc.cache.sharding import Sharding
 from kvcalc.errors import KvcalcError
-from kvcalc.sizing.blocks import Window
+from kvcalc.model.catalog import catalogue_names
+from kvcalc.sizing.blocks import Window, layout_of
+from kvcalc.sizing.need import Workload, size_workload
 from kvcalc.workload.metrics import metrics_of, spread_of
 from kvcalc.workload.outcome import CONTEXT, POOL
 from kvcalc.workload.simulate import Setting, simulate
@@ -184,3 +188,18 @@ def test_what_never_was_has_no_spread():
     assert spread_of(np.array([])) is None
     one_token = metrics_of(simulate(trace_of((8, 1)), setting()))
     assert one_token.tpot is None and one_token.ttft.mean == 1
+
+
+@pytest.mark.parametrize("name", catalogue_names())
+def test_every_model_of_the_catalogue(name):
+    """Windows, latents, states, shared caches: each is served by blocks and by reservation, and all of it adds up."""
+    size = size_workload(kvcalc.load(name), Workload(context_tokens=1, batch=1), Sharding())
+    for allocator in ("paged", "oracle"):
+        layout = layout_of(size, 16 if allocator == "paged" else 1)
+        one = max(1, layout.most_units(3000))
+        trace = trace_of(*[(1000, 200), (10, 300), (2500, 40)] * 7)
+        outcome = simulate(trace, setting(layout=layout, pool_units=5 * one, allocator=allocator))
+        assert not np.isnan(outcome.requests.finished_seconds).any()
+        shares = metrics_of(outcome).pool
+        assert sum(shares) == pytest.approx(1) and min(shares) >= -1e-9
+        assert outcome.totals.peak_units <= 5 * one
