@@ -158,6 +158,11 @@ def test_a_watermark_leaves_room_that_is_grown_into():
     assert preempted[0.3] < preempted[0.0]
 
 
+def test_a_watermark_does_not_keep_out_who_is_alone():
+    outcome = simulate(trace_of((94, 2), (94, 2)), setting(watermark=0.1))
+    assert outcome.requests.finished_seconds.tolist() == [2, 4]
+
+
 def test_a_timeline_stays_small_and_spans_all():
     outcome = simulate(trace_of(*[(4, 9)] * 3000), setting(samples=50))
     seconds = outcome.timeline["seconds"]
