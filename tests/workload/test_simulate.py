@@ -1,5 +1,8 @@
 """The one entry of simulations: what it refuses, bounds and keeps, and figures worked by hand."""
 
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
 import msgspec
 import numpy as np
 import pytest
@@ -187,6 +190,18 @@ def test_progress_and_an_interrupt_that_keeps_what_is_done():
     assert 0 < found.finished < 20_000
     assert sum(found.pool) == pytest.approx(1) and found.pool.filled > 0.3
     assert found.mean_waiting > 0
+
+
+def test_ctrl_c_waits_for_the_end_of_a_step():
+    handler = signal.getsignal(signal.SIGINT)
+    outcome = simulate(trace_of(*[(4, 9)] * 20_000), setting(), lambda *_: signal.raise_signal(signal.SIGINT))
+    assert not outcome.is_complete and metrics_of(outcome).finished > 0
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_a_thread_of_its_own_is_as_good():
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(simulate, trace_of((8, 5)), setting()).result().is_complete
 
 
 def test_what_never_was_has_no_spread():
