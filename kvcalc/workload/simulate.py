@@ -116,7 +116,7 @@ def simulate(trace: Trace, setting: Setting, progress: Progress | None = None) -
         trace=trace,
         setting=setting,
         requests=_requests(trace, server, refused, is_timed),
-        totals=_totals(server, setting),
+        totals=_totals(server),
         timeline=timeline.columns(),
         is_complete=is_complete,
     )
@@ -210,7 +210,7 @@ def _requests(trace: Trace, server: Scheduler, refused: "Integers", is_timed: bo
     )
 
 
-def _totals(server: Scheduler, setting: Setting) -> Totals:
+def _totals(server: Scheduler) -> Totals:
     return Totals(
         seconds=server.clock.now,
         busy_seconds=server.busy_seconds,

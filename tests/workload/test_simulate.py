@@ -76,16 +76,25 @@ def test_a_preempted_request_comes_back_and_makes_all_its_tokens():
     assert swapped.requests.finished_seconds.tolist() == outcome.requests.finished_seconds.tolist()
 
 
+class Steps:
+    """A second each, which the scheduler does not know."""
+
+    fixed_seconds = None
+
+    def mixed(self, *_):
+        return 1.0
+
+    def decoding(self, sequences, context, steps):
+        return np.ones(steps)
+
+
+@pytest.mark.parametrize("cost", [Steps(), FixedCost(1.0)])
+def test_who_comes_as_a_step_ends_is_in_the_next_one(cost):
+    outcome = simulate(trace_of((4, 20), (4, 1), (4, 1), arrivals=[0, 3, 5.5]), setting(cost=cost))
+    assert outcome.requests.admitted_seconds.tolist() == [0, 3, 6]
+
+
 def test_swapping_takes_time_both_ways():
-    class Steps:
-        fixed_seconds = None
-
-        def mixed(self, *_):
-            return 1.0
-
-        def decoding(self, sequences, context, steps):
-            return np.ones(steps)
-
     trace = trace_of((4, 12), (4, 12), arrivals=[0, 0])
     free, slow = (
         simulate(trace, setting(pool_units=24, preemption="swap", cost=Steps(), swap_bytes_per_second=rate))
