@@ -119,7 +119,7 @@ SETTINGS = {
 }
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(
     traces(),
     st.fixed_dictionaries(SETTINGS),
@@ -133,7 +133,7 @@ def test_paged_as_step_by_step(trace, setting, watermark, preemption, window, st
     same(trace, Setting(layout=layout, watermark=watermark, preemption=preemption, **setting))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(traces(shares=True), st.fixed_dictionaries(SETTINGS), st.sampled_from(["recompute", "swap"]))
 def test_prefixes_as_step_by_step(trace, setting, preemption):
     same(trace, Setting(layout=layout_of_blocks(), prefix_caching=True, preemption=preemption, **setting))
