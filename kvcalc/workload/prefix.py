@@ -41,6 +41,11 @@ class PrefixCache:
                 return place
         return len(ids)
 
+    def in_use(self, ids: Sequence[int]) -> int:
+        """How many leading blocks of `ids` others use: one that is in use has all before it in use."""
+        pins = self._pins
+        return next((place for place, one in enumerate(ids) if one not in pins), len(ids))
+
     def acquire(self, ids: Sequence[int]) -> int:
         """Pin all of `ids`, making those that are missing; how many leading ones were there."""
         hits = self.match(ids)
