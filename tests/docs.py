@@ -175,8 +175,9 @@ def _command_parts() -> list[str]:
     parts = [_CLI_HEAD, _help("")]
     for name, (_, module, attribute) in VERBS.items():
         found = getattr(importlib.import_module(module), attribute)
-        names = [command.name for command in getattr(found, "registered_commands", ())]
-        parts += [f"## kvcalc {name}\n", _help(name), *(_help(f"{name} {below}") for below in names)]
+        below = getattr(found, "registered_commands", ())
+        names = [command.name or command.callback.__name__ for command in below]
+        parts += [f"## kvcalc {name}\n", _help(name), *(_help(f"{name} {one}") for one in names)]
     return parts
 
 
