@@ -227,3 +227,43 @@ def throughput(
     )
     load = Load(isl=_integer(isl), osl=_integer(osl), batch=_integer(batch), rate=rate)
     return estimate(_loaded(spec), gpu, load, use, engine=engine, served=served, force=force)
+
+
+def sweep(
+    models: ModelSpec | str | Sequence[ModelSpec | str],
+    context_tokens: Sequence[int] | str | None = None,
+    batch: Sequence[int] | str = (1,),
+    *,
+    gpus: Sequence[str] = (),
+    engines: Sequence[str] = (),
+    kv_dtypes: Sequence[str] = (),
+    weights: Sequence[str] = (),
+    tp: Sequence[int] | str = (1,),
+    osl: int = 128,
+    served: bool = False,
+    **same: Any,
+) -> "DataFrame":
+    """Every model, format, engine, GPU, rank count, context and batch, as `kvcalc sweep` answers them; a row a point.
+
+    Counts are integers, or ranges as the command line reads them (`"1K..1M"`). Contexts are whole ones, of which the
+    last `osl` tokens are the answer where `gpus` are named. `same` are `dtype`, `state_dtype`, `encoder_tokens`,
+    `attention_dp`, `pp`, `dp` and `ep`. Columns as in docs/sweep.md. Raises KvcalcError where a name or a count is
+    wrong, where no deployment can be, and past 1,000,000 points, which the command line streams.
+    """
+    from kvcalc.hardware.gpus import find_gpu
+    from kvcalc.speed.sweep.asked import Asked
+    from kvcalc.speed.sweep.asking import counts_of, engine_names, kv_formats, make_uses, weight_formats
+    from kvcalc.speed.sweep.grid import whole_frame
+
+    specs = tuple(_loaded(one) for one in ([models] if isinstance(models, str | ModelSpec) else models))
+    asked = Asked(
+        specs=specs,
+        uses=make_uses(weight_formats(weights), kv_formats(kv_dtypes), counts_of(tp, "tp"), **same),
+        contexts=counts_of([default_context(specs)] if context_tokens is None else context_tokens, "context_tokens"),
+        batches=counts_of(batch, "batch"),
+        gpus=tuple(dict.fromkeys(find_gpu(name).name for name in gpus)),
+        engines=engine_names(engines, is_timed=bool(gpus)),
+        osl=_integer(osl),
+        served=served,
+    )
+    return whole_frame(asked)

@@ -7,6 +7,7 @@ are the JSON Schemas.
 """
 
 import contextlib
+import importlib
 import importlib.util
 import io
 import json
@@ -24,10 +25,10 @@ from memory_table import memory_table
 from speed_table import constants_table
 from vllm_tables import VLLM_TABLES
 
-from kvcalc import documents
+from kvcalc import doctor, documents
 from kvcalc.cache.formats import all_formats
 from kvcalc.cache.kinds import KINDS
-from kvcalc.cli.app import main
+from kvcalc.cli.app import VERBS, main
 from kvcalc.cli.plan_settings import vocabulary
 from kvcalc.engines import documents as engine_documents
 from kvcalc.hardware import documents as hardware_documents
@@ -47,6 +48,8 @@ SCHEMAS = {
     **profiler_documents.SCHEMAS,
     **speed_documents.SCHEMAS,
     **sweep_documents.SCHEMAS,
+    **doctor.SCHEMAS,
+    **plan_documents.SCHEMAS,
 }
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -162,6 +165,35 @@ NEEDS_TORCH = {"memory": memory_table}
 """Tables that are measured: without torch they stay as they are."""
 
 
+def command_page() -> str:
+    """docs/cli.md: what every verb says of itself."""
+    with _workplace(""):
+        return "\n".join(_command_parts())
+
+
+def _command_parts() -> list[str]:
+    parts = [_CLI_HEAD, _help("")]
+    for name, (_, module, attribute) in VERBS.items():
+        found = getattr(importlib.import_module(module), attribute)
+        below = getattr(found, "registered_commands", ())
+        names = [command.name or command.callback.__name__ for command in below]
+        parts += [f"## kvcalc {name}\n", _help(name), *(_help(f"{name} {one}") for one in names)]
+    return parts
+
+
+_CLI_HEAD = """\
+# The command line
+
+Every verb and every flag, as `--help` prints them. This page is made by `python tests/docs.py`; what a verb answers, with examples, stands on
+the page of its own that the [README](../README.md) links. Completion, colours and pipes: [shell.md](shell.md).
+"""
+
+
+def _help(verb: str) -> str:
+    command = f"{verb} --help".strip()
+    return f"```text\n$ kvcalc {command}\n{run(command)}```\n"
+
+
 def write_schemas() -> None:
     """Rewrite the JSON Schemas."""
     (DOCS / "schemas").mkdir(exist_ok=True)
@@ -172,6 +204,7 @@ def write_schemas() -> None:
 def write() -> None:
     """Rewrite every page and every generated file."""
     write_schemas()
+    (DOCS / "cli.md").write_text(command_page())
     for page in pages():
         page.write_text(refreshed(page.read_text()))
 

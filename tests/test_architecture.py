@@ -24,7 +24,7 @@ ORDER = [
     {"sizing"},
     {"engines", "reference"},
     {"speed"},
-    {"profiler", "plan", "workload"},
+    {"profiler", "plan", "workload", "doctor"},
     {"render", "api"},
     {"cli"},
 ]

@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from kvcalc import __version__
+from kvcalc.cli.help import EXAMPLES, Contents, Verb
 from kvcalc.errors import KvcalcError, shorten
 
 
@@ -18,44 +19,59 @@ def make_app(only: str | None = None) -> typer.Typer:
     """The application with every verb, or with one alone: typer spends 10 ms on the flags of each."""
     app = typer.Typer(
         name="kvcalc",
-        help="KV-cache memory for LLM inference: exact where arithmetic can be exact.",
+        cls=Contents,
+        help=_WHAT,
+        epilog=EXAMPLES,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
+        rich_markup_mode=None,
         context_settings={
             "help_option_names": ["--help", "-h"],
             "token_normalize_func": lambda token: token.replace("_", "-"),
         },
     )
     app.callback()(_top)
-    for name in _VERBS if only is None else (only,):
+    for name in VERBS if only is None else (only,):
         _add(app, name)
     return app
 
 
 def _add(app: typer.Typer, name: str) -> None:
-    module, attribute = _VERBS[name]
+    heading, module, attribute = VERBS[name]
     found = getattr(import_module(module), attribute)
     if isinstance(found, typer.Typer):
-        app.add_typer(found, name=name)
+        for command in found.registered_commands:
+            command.cls = Verb
+        app.add_typer(found, name=name, cls=Contents, rich_help_panel=heading)
     else:
-        app.command(name)(found)
+        app.command(name, cls=Verb, rich_help_panel=heading)(found)
 
 
-_VERBS = {
-    "size": ("kvcalc.cli.size", "size"),
-    "explain": ("kvcalc.cli.size", "explain"),
-    "fit": ("kvcalc.cli.fit", "fit"),
-    "compare": ("kvcalc.cli.compare", "compare"),
-    "throughput": ("kvcalc.cli.throughput", "throughput"),
-    "check": ("kvcalc.cli.check", "check_verb"),
-    "sweep": ("kvcalc.cli.sweep", "sweep"),
-    "calibrate": ("kvcalc.cli.calibrate", "calibrate"),
-    "profile": ("kvcalc.cli.profile", "profile"),
-    "report": ("kvcalc.cli.report", "report"),
-    "reconcile": ("kvcalc.cli.reconcile", "reconcile"),
-    "models": ("kvcalc.cli.models", "app"),
-    "gpus": ("kvcalc.cli.gpus", "app"),
+_WHAT = "KV-cache memory and throughput of LLM inference: exact where arithmetic can be exact."
+_NEED, _HARDWARE, _TRUTH, _PAPER, _DATA = (
+    "What a model needs",
+    "What hardware carries, and how fast",
+    "What really happens",
+    "In CI and on paper",
+    "What is known",
+)
+VERBS = {
+    "size": (_NEED, "kvcalc.cli.size", "size"),
+    "explain": (_NEED, "kvcalc.cli.size", "explain"),
+    "compare": (_NEED, "kvcalc.cli.compare", "compare"),
+    "fit": (_HARDWARE, "kvcalc.cli.fit", "fit"),
+    "throughput": (_HARDWARE, "kvcalc.cli.throughput", "throughput"),
+    "sweep": (_HARDWARE, "kvcalc.cli.sweep", "sweep"),
+    "profile": (_TRUTH, "kvcalc.cli.profile", "profile"),
+    "calibrate": (_TRUTH, "kvcalc.cli.calibrate", "calibrate"),
+    "reconcile": (_TRUTH, "kvcalc.cli.reconcile", "reconcile"),
+    "check": (_PAPER, "kvcalc.cli.check", "check_verb"),
+    "report": (_PAPER, "kvcalc.cli.report", "report"),
+    "models": (_DATA, "kvcalc.cli.models", "app"),
+    "gpus": (_DATA, "kvcalc.cli.gpus", "app"),
+    "doctor": (_DATA, "kvcalc.cli.doctor", "doctor"),
 }
+"""Every verb: the heading that it stands under, its module, and its name there."""
 _COMPLETION = "_KVCALC_COMPLETE"
 
 
@@ -68,7 +84,7 @@ def _print_version(asked: bool) -> None:
 def _top(
     version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
 ) -> None:
-    """KV-cache memory for LLM inference: exact where arithmetic can be exact."""
+    pass
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,8 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KvcalcError as error:
         return _complain(error.message, error.hint, error.exit_code)
     except _USAGE_ERROR as error:
-        # Without a message it has printed the help that a bare group asks for.
-        return _complain(str(error.format_message()), _usage_hint(error), 2) if error.format_message() else 0
+        return _complain(str(error.format_message()), _usage_hint(error), 2)
     except (typer.Abort, KeyboardInterrupt):
         return 130
     except (BrokenPipeError, _ReaderGoneError):
@@ -99,9 +114,14 @@ def _explain(error: OSError) -> tuple[str, str]:
 
 
 def _run(given: list[str]) -> int:
-    only = given[0] if given[0] in _VERBS and _COMPLETION not in os.environ else None
+    only = given[0] if given[0] in VERBS and _COMPLETION not in os.environ else None
     try:
         return int(make_app(only)(args=given, prog_name="kvcalc", standalone_mode=False) or 0)
+    except _USAGE_ERROR as error:
+        if type(error).__name__ != "NoArgsIsHelpError":
+            raise
+        print(error.format_message())  # a bare group asks for its help
+        return 0
     except SystemExit as error:
         # Out of standalone mode typer leaves this way only where a write met a closed pipe.
         raise _ReaderGoneError from error

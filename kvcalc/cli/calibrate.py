@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import msgspec
 import typer
 
+from kvcalc.cli.completion import complete_gpu
 from kvcalc.cli.emit import STDOUT, emit, format_of
-from kvcalc.cli.gpus import complete_gpu
 from kvcalc.cli.options import OutputFormat, OutputOptions, verb
 
 if TYPE_CHECKING:

@@ -1,7 +1,9 @@
 """kvcalc check: a plan of deployments with limits, a verdict each."""
 
+import contextlib
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -9,15 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import msgspec
 import typer
 
-from kvcalc.cli.emit import STDOUT, emit, format_of, write_text
+from kvcalc.cli.emit import STDOUT, emit, format_of, say, write_text
 from kvcalc.cli.options import OutputFormat, OutputOptions, verb
 from kvcalc.cli.plan_settings import override_flags, typed_in, vocabulary
-from kvcalc.errors import KvcalcError
+from kvcalc.errors import KvcalcError, shorten
 from kvcalc.units import parse_percent
 
 if TYPE_CHECKING:
-    from kvcalc.plan.documents import CheckDocument
+    from kvcalc.plan.documents import CheckDocument, LockDocument
     from kvcalc.plan.evaluate import Checked
+    from kvcalc.plan.settings import Given
 
 
 class CheckFormat(StrEnum):
@@ -100,15 +103,20 @@ def _refuse_contradictions(check: CheckOptions) -> None:
 
 def _checked(plan: Path | None, check: CheckOptions, typed: Any) -> "tuple[Checked, Path]":
     """Every case, asked; and where the plan is."""
-    from kvcalc.cli.plan_cases import Asker
-    from kvcalc.plan.evaluate import Checker
     from kvcalc.plan.find import find_plan
-    from kvcalc.plan.reader import read_plan
 
     path = find_plan(plan, Path.cwd())
+    return ask_plan(path, typed, check.strict), path
+
+
+def ask_plan(path: Path, typed: "Mapping[str, Given]", is_strict: bool = False) -> "Checked":
+    """Every case of the plan at `path`, asked; settings that were `typed` go before the plan's."""
+    from kvcalc.cli.plan_cases import Asker
+    from kvcalc.plan.evaluate import Checker
+    from kvcalc.plan.reader import read_plan
+
     words = vocabulary()
-    cases = read_plan(path, words, typed)
-    return Checker(Asker(), words, check.strict).check(path, cases), path
+    return Checker(Asker(), words, is_strict).check(path, read_plan(path, words, typed))
 
 
 def _compared(checked: "Checked", plan: Path, check: CheckOptions) -> "CheckDocument":
@@ -120,15 +128,35 @@ def _compared(checked: "Checked", plan: Path, check: CheckOptions) -> "CheckDocu
         fail_on = 0.0 if check.fail_on is None else parse_percent(check.fail_on, "--fail-on")
         document["baseline"] = found = compare(document, check.baseline, fail_on)
         document["passed"] = document["passed"] and found["passed"]
-    if check.locked or check.update_lock:
-        from kvcalc.plan.lock import compare_lock, fingerprint, lock_beside, write_lock
-
-        path = lock_beside(plan)
-        if check.update_lock:
-            write_lock(path, fingerprint(checked.uses))
-        document["lock"] = lock = compare_lock(path, checked.uses)
-        document["passed"] = document["passed"] and lock["passed"]
+    document["lock"] = lock = _locked(checked, plan, check)
+    document["passed"] = document["passed"] and (lock is None or lock["passed"])
     return document
+
+
+def _locked(checked: "Checked", plan: Path, check: CheckOptions) -> "LockDocument | None":
+    """What the lock beside the plan says, None where there is none and none is asked for."""
+    from kvcalc.plan.lock import compare_lock, fingerprint, lock_beside, write_lock
+
+    path = lock_beside(plan)
+    cases = checked.document["cases"]
+    if check.update_lock and len(checked.uses) < len(cases):
+        silent = next(shorten(case["name"]) for case in cases if case["error"])
+        raise KvcalcError(f"{path} is not written: {silent} has no answer", "kvcalc check says why")
+    if check.update_lock:
+        write_lock(path, fingerprint(checked.uses))
+        with contextlib.suppress(OSError):
+            print(f"Wrote {path}", file=sys.stderr)
+    if not (check.locked or path.exists()):
+        return None
+    if len(checked.uses) < len(cases):
+        checked.document["notes"].append(f"{path} is not compared: not every case has an answer")
+        return None
+    found = compare_lock(path, checked.uses, locked=check.locked)
+    if found["moved"]:
+        count = len(found["moved"])
+        moved = f"{path}: {count:,} {'entry has' if count == 1 else 'entries have'} moved since it was written"
+        checked.document["notes"].append(f"{moved}; --update-lock takes what is there now")
+    return found
 
 
 def _emit(document: "CheckDocument", output: CheckOutput) -> int:
@@ -138,11 +166,28 @@ def _emit(document: "CheckDocument", output: CheckOutput) -> int:
     form = output.format or _named_by(output.out)
     if form in _WRITERS:
         write_text(_WRITERS[form](document), output.out, output.force)
+        for note in () if output.quiet else document["notes"]:
+            say("note", note)
         return exit_code(document)
-    report = check_report(document)
     plain = None if form is None else OutputFormat(form.value)
-    emit(report, OutputOptions(format=plain, out=output.out, force=output.force, quiet=output.quiet))
-    return report.exit_code
+    to_stdout = output.out in (None, STDOUT) and form in (None, CheckFormat.table)
+    with _annotated(document) if to_stdout else contextlib.nullcontext():
+        emit(check_report(document), OutputOptions(plain, output.out, output.force, output.quiet))
+    return exit_code(document)
+
+
+@contextlib.contextmanager
+def _annotated(document: "CheckDocument") -> Iterator[None]:
+    """In GitHub Actions annotations follow a table, no line of which is a command, whatever a case is called."""
+    if os.environ.get("GITHUB_ACTIONS") != "true":
+        yield
+        return
+    import secrets
+
+    token = secrets.token_hex(16)
+    print(f"::stop-commands::{token}")
+    yield
+    print(f"::{token}::\n{_github(document)}", end="", flush=True)
 
 
 def _named_by(out: Path | None) -> CheckFormat | None:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 import typer
 
+from kvcalc.cli.completion import complete_engine
 from kvcalc.cli.engine_flags import (
     SglangOptions,
     TensorRtOptions,
@@ -30,6 +31,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
             "--engine",
             metavar="ENGINE",
             help="vllm, sglang, llama.cpp, tensorrt-llm, transformers; or NAME@VERSION.",
+            autocompletion=complete_engine,
         ),
     ] = None
     kv_cache_memory: Annotated[

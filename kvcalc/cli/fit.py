@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import msgspec
 import typer
 
+from kvcalc.cli.completion import complete_engine, complete_gpu
 from kvcalc.cli.emit import emit, say, write_text
 from kvcalc.cli.engine_flags import count, memory
 from kvcalc.cli.engine_options import EngineOptions
@@ -26,7 +27,12 @@ class CardOptions(msgspec.Struct, frozen=True):
 
     PANEL: ClassVar = "Cards"
     gpu: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The card: h100-sxm, rtx-4090 (kvcalc gpus list), or auto.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The card: h100-sxm, rtx-4090 (kvcalc gpus list), or auto.",
+            autocompletion=complete_gpu,
+        ),
     ] = None
     gpu_memory: Annotated[
         int | None,
@@ -55,7 +61,12 @@ class CommandOptions(msgspec.Struct, frozen=True):
         typer.Option("--from", metavar="COMMAND|FILE", help="Read 'vllm serve ...', or a file that has such a run."),
     ] = None
     emit: Annotated[
-        str | None, typer.Option(metavar="ENGINE", help="Print the command line that would run it, and nothing else.")
+        str | None,
+        typer.Option(
+            metavar="ENGINE",
+            help="Print the command line that would run it, and nothing else.",
+            autocompletion=complete_engine,
+        ),
     ] = None
 
 

@@ -4,20 +4,11 @@ from typing import Annotated
 
 import typer
 
+from kvcalc.cli.completion import complete_gpu
 from kvcalc.cli.emit import emit
 from kvcalc.cli.options import OutputOptions, verb
 
 app = typer.Typer(help="The GPUs whose figures are known: list, show.", no_args_is_help=True)
-
-
-def complete_gpu(incomplete: str) -> list[str]:
-    """Names and aliases of GPUs that begin as typed, and `auto`."""
-    from kvcalc.hardware.detect import AUTO
-    from kvcalc.hardware.gpus import gpu_names
-
-    start = incomplete.casefold()
-    # A shell matches by case.
-    return [incomplete + name[len(incomplete) :] for name in (AUTO, *gpu_names()) if name.startswith(start)]
 
 
 Pattern = Annotated[str, typer.Argument(metavar="[PATTERN]", help="Part of a name or an alias.", show_default=False)]

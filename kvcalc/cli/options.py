@@ -14,35 +14,9 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 import typer
 
+from kvcalc.cli.completion import complete_format, complete_model
 from kvcalc.errors import KvcalcError
 from kvcalc.units import parse_tokens
-
-
-def complete_model(incomplete: str) -> list[str]:
-    """Catalogue names and aliases that begin as typed."""
-    from kvcalc.model.catalog import catalogue_spellings
-
-    start = incomplete.casefold()
-    found = [name for name in catalogue_spellings() if name.casefold().startswith(start)]
-    short = [name for name in found if "/" not in name]
-    # Hub ids crowd the short names out unless nothing else begins like that. A shell matches by case.
-    chosen = short if short and "/" not in incomplete else found
-    files = [path.as_posix() for path in Path().glob(f"{incomplete}*.yaml")] if _is_plain(incomplete) else []
-    return [incomplete + name[len(incomplete) :] for name in chosen] + files
-
-
-def _is_plain(incomplete: str) -> bool:
-    return not any(mark in incomplete for mark in "*?[") and not incomplete.startswith("/")
-
-
-def complete_format(incomplete: str) -> list[str]:
-    """Number formats that begin as typed, behind a comma or an equals sign too."""
-    from kvcalc.cache.formats import all_formats
-
-    cut = max(incomplete.rfind(","), incomplete.rfind("=")) + 1
-    start, last = incomplete[:cut], incomplete[cut:].casefold()
-    return [start + form.name for form in all_formats() if form.name.startswith(last)]
-
 
 Model = Annotated[
     str,

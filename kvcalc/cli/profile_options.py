@@ -5,7 +5,8 @@ from typing import Annotated, ClassVar
 import msgspec
 import typer
 
-from kvcalc.cli.options import Assume, Download, Dtype, EncoderTokens, Overrides, StateDtype, complete_model
+from kvcalc.cli.completion import complete_model
+from kvcalc.cli.options import Assume, Download, Dtype, EncoderTokens, Overrides, StateDtype
 
 OptionalModel = Annotated[
     str | None,

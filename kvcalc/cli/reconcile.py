@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from kvcalc.cli.completion import complete_model
 from kvcalc.cli.emit import emit, say
 from kvcalc.cli.engine_options import EngineOptions
 from kvcalc.cli.llama_cpp import flags_of
@@ -16,7 +17,6 @@ from kvcalc.cli.options import (
     OutputOptions,
     RequestOptions,
     ShardingOptions,
-    complete_model,
     count_or,
     tokens_or,
     verb,

@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar
 import msgspec
 import typer
 
-from kvcalc.cli.gpus import complete_gpu
-from kvcalc.cli.options import Assume, Download, Dtype, EncoderTokens, Overrides, StateDtype, complete_format
+from kvcalc.cli.completion import complete_format, complete_gpu
+from kvcalc.cli.options import Assume, Download, Dtype, EncoderTokens, Overrides, StateDtype
 
 
 class GridOptions(msgspec.Struct, frozen=True):
@@ -30,6 +30,12 @@ class GridOptions(msgspec.Struct, frozen=True):
         list[str] | None,
         typer.Option(metavar="NAMES", help="GPUs (kvcalc gpus list); none: memory.", autocompletion=complete_gpu),
     ] = None
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ENGINES", help="vllm,sglang@0.5.20,llama.cpp; tensorrt-llm, transformers; gpt-fast, torch."
+        ),
+    ] = None
     tp: Annotated[
         str | None, typer.Option("--tp", "--tensor-parallel-size", "-tp", metavar="COUNTS", help="Tensor parallel (1).")
     ] = None
@@ -48,10 +54,6 @@ class SameOptions(msgspec.Struct, frozen=True):
     """What is the same at every point."""
 
     PANEL: ClassVar = "The same everywhere"
-    engine: Annotated[
-        str | None,
-        typer.Option(metavar="ENGINE", help="vllm, sglang, tensorrt-llm, llama.cpp, transformers, gpt-fast, torch."),
-    ] = None
     pp: Annotated[
         int, typer.Option("--pp", "--pipeline-parallel-size", "-pp", metavar="N", help="Pipeline parallel.")
     ] = 1

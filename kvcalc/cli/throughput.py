@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import msgspec
 import typer
 
+from kvcalc.cli.completion import complete_format, complete_gpu, complete_timed_engine
 from kvcalc.cli.emit import emit
 from kvcalc.cli.engine_flags import count, share, tokens
-from kvcalc.cli.gpus import complete_gpu
 from kvcalc.cli.options import (
     Assume,
     Download,
@@ -66,7 +66,12 @@ class NumberOptions(msgspec.Struct, frozen=True):
     PANEL: ClassVar = "Formats"
     dtype: Dtype = None
     weights: Annotated[
-        str | None, typer.Option(metavar="FORMAT", help="The weights': fp8, nvfp4; llama.cpp's q8_0, q4_0, q4_k_m.")
+        str | None,
+        typer.Option(
+            metavar="FORMAT",
+            help="The weights': fp8, nvfp4; llama.cpp's q8_0, q4_0, q4_k_m.",
+            autocompletion=complete_format,
+        ),
     ] = None
     state_dtype: StateDtype = None
     encoder_tokens: EncoderTokens = None
@@ -84,7 +89,11 @@ class MachineOptions(msgspec.Struct, frozen=True):
     ] = None
     engine: Annotated[
         str | None,
-        typer.Option(metavar="ENGINE", help="vllm, sglang, tensorrt-llm, llama.cpp, transformers, gpt-fast, torch."),
+        typer.Option(
+            metavar="ENGINE",
+            help="vllm, sglang, tensorrt-llm, llama.cpp, transformers, gpt-fast, torch.",
+            autocompletion=complete_timed_engine,
+        ),
     ] = None
     attention_dp: Annotated[
         bool, typer.Option("--attention-dp", help="--dp ranks of --tp keep attention whole and share the rest.")

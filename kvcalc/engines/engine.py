@@ -1,6 +1,6 @@
 """Engines by name: what each would hold for a workload, what a pool carries, and by which rules."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self, cast
 
 import msgspec
@@ -8,6 +8,7 @@ import msgspec
 from kvcalc.cache.sharding import Sharding
 from kvcalc.documents import EngineDocument, EnginePartDocument, PoolDocument
 from kvcalc.errors import KvcalcError, UnknownNameError, shorten
+from kvcalc.sizing.blocks import Layout, layout_of
 from kvcalc.sizing.need import CacheSize
 from kvcalc.units import MOST_TOKENS
 
@@ -100,6 +101,18 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
+class BlockPool(msgspec.Struct, frozen=True, kw_only=True):
+    """A pool on a rank as requests share it: what each holds as it grows, and `units` that can be given out.
+
+    `most_sequences` is what else bounds the requests at once, None for nothing: slots for states or whole contexts, a
+    pool of windows, a flag.
+    """
+
+    layout: Layout
+    units: int
+    most_sequences: int | None = None
+
+
 class Allocation(msgspec.Struct, frozen=True):
     """What an engine holds for the whole batch on one rank, in bytes, and the rules that differ from the need.
 
@@ -160,6 +173,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """Smaller formats of the cache that may be tried where one does not fit, the largest first."""
     weight_formats: ClassVar[tuple[str, ...]] = ("fp8", "nvfp4")
     """The same for the weights."""
+    batch_moves_capacity: ClassVar[bool] = True
+    """Whether what a card leaves and what that carries depend on the batch that is asked about."""
     ranges: ClassVar[Mapping[str, Range]] = {}
     """What its own flags may be, by name; KvcalcError where one is something else, wherever it was read."""
 
@@ -195,9 +210,23 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         """What it holds for the workload of `size`; KvcalcError for a request that it cannot take."""
         raise NotImplementedError
 
+    def allocated_bytes(self, size: CacheSize, batches: Sequence[int]) -> list[int]:
+        """Bytes that `allocate` holds for each of `batches`, all of the context of `size`."""
+        return [self.held_bytes(size.at(size.workload.context_tokens, batch)) for batch in batches]
+
+    def held_bytes(self, size: CacheSize) -> int:
+        """Bytes of `allocate` alone, for searches that ask often."""
+        return self.allocate(size).allocated_bytes
+
     def capacity(self, size: CacheSize, pool_bytes: int) -> Capacity:
         """What a pool of so many bytes on each rank carries, for requests of the context of `size`."""
         raise NotImplementedError
+
+    def blocks(self, size: CacheSize, pool_bytes: int) -> BlockPool:
+        """How requests of any length share such a pool: here in places that each take the context of `size`."""
+        layout = layout_of(size, 1)
+        slots = self.capacity(size, pool_bytes).sequences
+        return BlockPool(layout=layout, units=layout.pool_units(pool_bytes), most_sequences=slots)
 
     def pool_bytes(self, card: Card, size: CacheSize) -> int:
         """Bytes of the pool that it takes on such a card for a launch of `size`; 0 or less where nothing is left."""

@@ -2,9 +2,10 @@
 
 from typing import ClassVar
 
-from kvcalc.engines.engine import Allocation, Capacity, Card, Engine
-from kvcalc.engines.held import MOST_SEQUENCES, held_capacity
-from kvcalc.sizing.need import MOST_BYTES, CacheSize
+from kvcalc.engines.engine import Allocation, BlockPool, Capacity, Card, Engine
+from kvcalc.engines.held import held_capacity
+from kvcalc.sizing.blocks import layout_of
+from kvcalc.sizing.need import CacheSize
 
 
 class Plain(Engine, frozen=True, kw_only=True):
@@ -12,6 +13,7 @@ class Plain(Engine, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "need"
     versions: ClassVar[tuple[str, ...]] = ("exact",)
+    batch_moves_capacity: ClassVar[bool] = False
     is_plain: ClassVar[bool] = True
 
     def allocate(self, size: CacheSize) -> Allocation:
@@ -19,21 +21,14 @@ class Plain(Engine, frozen=True, kw_only=True):
         return Allocation(self.name, self.version, size.bytes_per_rank, ())
 
     def capacity(self, size: CacheSize, pool_bytes: int) -> Capacity:
-        """How often the need goes into the memory: a batch takes as much as its sequences."""
-        dp, tokens = size.sharding.dp, size.workload.context_tokens
-        one = max(1, size.bytes_per_rank // -(-size.workload.batch // dp))
-        sequences = min(pool_bytes // one, MOST_SEQUENCES, MOST_BYTES // (one * dp))
-        if not sequences:
-            return held_capacity(self.allocate, size, pool_bytes)
-        return Capacity(
-            pool_bytes=pool_bytes,
-            tokens=None,
-            sequences=sequences,
-            max_concurrency=pool_bytes / one,
-            limited_by="memory" if sequences < MOST_SEQUENCES else "slots",
-            longest_request=tokens,
-            max_model_len=tokens,
-        )
+        """How often the need goes into the memory."""
+        one = size.at(size.workload.context_tokens, size.sharding.dp).bytes_per_rank
+        return held_capacity(self.held_bytes, size, pool_bytes, linear_bytes=one)
+
+    def blocks(self, size: CacheSize, pool_bytes: int) -> BlockPool:
+        """The need token by token, in all of the pool."""
+        layout = layout_of(size, 1)
+        return BlockPool(layout=layout, units=layout.pool_units(pool_bytes))
 
     def pool_bytes(self, card: Card, size: CacheSize) -> int:
         """All that is left, in bytes."""

@@ -124,23 +124,25 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
         ]
         return [tuple(_on_each(term, budget.cards) for term in terms) for terms in stages]
 
-    @property
+    @cached_property
     def pool(self) -> Bounds:
         """Bytes of the pool that every rank has: those of the worst stage."""
-        return self._stage_pools[self.worst_stage]
+        low, high = (self._stage_pool(self.worst_stage, at) for at in _ENDS)
+        return Bounds(low, self._expected_pools[self.worst_stage], high)
 
     @cached_property
     def worst_stage(self) -> int:
         """The pipeline stage with the smallest pool, by place."""
-        return min(range(len(self._stage_pools)), key=lambda stage: self._stage_pools[stage].expected)
+        return self._expected_pools.index(min(self._expected_pools))
 
     @cached_property
-    def _stage_pools(self) -> list[Bounds]:
+    def _expected_pools(self) -> list[int]:
+        return [self._stage_pool(stage, "expected_bytes") for stage in range(self.plan.sharding.pp)]
+
+    def _stage_pool(self, stage: int, at: str) -> int:
+        """Bytes of the pool of a rank of that stage, with what lies beside it as `at` says."""
         given = self.plan.budget.pool_bytes
-        if given is not None:
-            return [Bounds(given, given, given)]
-        pool_bytes, stages = self.plan.engine.pool_bytes, range(self.plan.sharding.pp)
-        return [Bounds(*(pool_bytes(self._card(stage, at), self.size) for at in _ENDS)) for stage in stages]
+        return self.plan.engine.pool_bytes(self._card(stage, at), self.size) if given is None else given
 
     def _card(self, stage: int, at: str) -> Card:
         """A card of that stage, with what lies beside the cache as `at` says."""
@@ -170,7 +172,8 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
 
     def capacity_at(self, end: End) -> Capacity | None:
         """What the pool carries at that end of its bounds, None where nothing is left for one."""
-        pool_bytes = getattr(self.pool, end)
+        is_known = end == "expected"  # what the other ends are costs as much again
+        pool_bytes = self._expected_pools[self.worst_stage] if is_known else getattr(self.pool, end)
         if pool_bytes not in self._capacities:
             self._capacities[pool_bytes] = self.plan.engine.capacity(self.size, pool_bytes) if pool_bytes > 0 else None
         return self._capacities[pool_bytes]
@@ -214,8 +217,8 @@ def _on_each(term: Term, cards: int) -> Term:
     return msgspec.structs.replace(term, low_bytes=cards * term.low_bytes, high_bytes=high, why=why)
 
 
-_ENDS = ("most_bytes", "expected_bytes", "low_bytes")
-"""Of what lies beside the pool, from the smallest pool to the largest."""
+_ENDS = ("most_bytes", "low_bytes")
+"""Of what lies beside the pool: where the pool is smallest, and where it is largest."""
 
 
 def evaluate(plan: Plan) -> Outcome:

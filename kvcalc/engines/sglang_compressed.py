@@ -16,7 +16,8 @@ from kvcalc.engines.sglang_layers import cuts_of
 from kvcalc.engines.sglang_pools import window_cap
 from kvcalc.engines.sglang_setup import Setup, Sizes
 from kvcalc.errors import KvcalcError
-from kvcalc.sizing.need import CacheSize, components_of
+from kvcalc.sizing.need import CacheSize
+from kvcalc.sizing.stages import components_of
 
 PAGE_SIZE = 256
 PAGE_ALIGNMENT = 576
@@ -96,6 +97,11 @@ class CompressedPools:
         shared = 0 if self.cap is not None else self.ratio * self._window_cell(stage)
         cell = shared + sum(self._entry_cell(owner) * owner.layers for owner in self.layers[stage])
         return cell * self._draft_share(stage)
+
+    @property
+    def token_bytes(self) -> float:
+        """The same on the stage that keeps the most."""
+        return max(self.bytes_per_token(stage) for stage in range(len(self.layers)))
 
     def _draft_share(self, stage: int) -> float:
         """A draft is taken for one layer more, whatever its own (_spec_infl)."""

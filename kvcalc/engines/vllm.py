@@ -10,7 +10,7 @@ from fractions import Fraction
 from math import ceil, floor
 from typing import ClassVar
 
-from kvcalc.engines.engine import COUNT, NOT_NEGATIVE, SHARE, Allocation, Capacity, Card, Engine, Range
+from kvcalc.engines.engine import COUNT, NOT_NEGATIVE, SHARE, Allocation, BlockPool, Capacity, Card, Engine, Range
 from kvcalc.engines.vllm_groups import Group, make_groups
 from kvcalc.engines.vllm_layers import BLOCK_SIZE, Flags, Layers, layers_on_rank
 from kvcalc.engines.vllm_plan import Planner, Pool
@@ -19,7 +19,6 @@ from kvcalc.engines.vllm_sentences import block_rules, block_sizes, has_chunks, 
 from kvcalc.engines.vllm_specs import Limits, cdiv
 from kvcalc.engines.vllm_versions import VERSIONS, rules_of
 from kvcalc.errors import KvcalcError
-from kvcalc.model.spec import remembered
 from kvcalc.sizing.need import CacheSize
 
 BATCHED_TOKENS = 8192
@@ -50,6 +49,7 @@ class Vllm(Engine, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "vllm"
     versions: ClassVar[tuple[str, ...]] = VERSIONS
+    batch_moves_capacity: ClassVar[bool] = False
     ranges: ClassVar[Mapping[str, Range]] = {
         "block_size": COUNT,
         "max_num_batched_tokens": COUNT,
@@ -78,6 +78,12 @@ class Vllm(Engine, frozen=True, kw_only=True):
         rules = (*layers.rules, *release_rules(layers.specs, planner), *block_rules(planner))
         return Allocation(self.name, self.version, held, rules)
 
+    def allocated_bytes(self, size: CacheSize, batches: Sequence[int]) -> list[int]:
+        """Bytes for each of `batches`: every request of the fullest data-parallel rank takes as many blocks."""
+        planner = self._plan(size)[1]
+        held = planner.request_blocks() * max(planner.block_bytes)
+        return [held * cdiv(batch, size.sharding.dp) for batch in batches]
+
     def capacity(self, size: CacheSize, pool_bytes: int) -> Capacity:
         """The blocks of a pool of so many bytes on each rank, and what the log says of them."""
         planner = self._plan(size)[1]
@@ -102,6 +108,12 @@ class Vllm(Engine, frozen=True, kw_only=True):
             figures={"kv_cache_groups": len(planner.groups), **spare, **stopped},
             log=log_lines(pool, spare, stopped),
         )
+
+    def blocks(self, size: CacheSize, pool_bytes: int) -> BlockPool:
+        """Its blocks, and those that each group takes of them; all groups share one pool."""
+        planner = self._plan(size)[1]
+        pool = planner.pool([pool_bytes] * len(planner.block_bytes), self.num_gpu_blocks_override)
+        return BlockPool(layout=planner.layout(), units=pool.free_blocks, most_sequences=self.max_num_seqs)
 
     def _cpu_blocks(self, planner: Planner) -> dict[str, int]:
         """What V0 logs beside the blocks on the GPU."""
@@ -140,7 +152,10 @@ class Vllm(Engine, frozen=True, kw_only=True):
         return f"{self.share:.4g} of the card is used at most (--gpu-memory-utilization)"
 
     def _plan(self, size: CacheSize) -> tuple[Layers, Planner]:
-        """The specs of the layers, and how they are planned."""
+        """The specs of the layers, and how they are planned: worked out once for all pools that are asked about."""
+        return size.derived.get(self, lambda: self._make_plan(size))
+
+    def _make_plan(self, size: CacheSize) -> tuple[Layers, Planner]:
         if self.block_size is not None and self.block_size % BLOCK_SIZE:
             raise KvcalcError(f"--block-size {self.block_size}: vLLM takes multiples of {BLOCK_SIZE}", "use 16")
         rules = self.release_rules
@@ -152,10 +167,10 @@ class Vllm(Engine, frozen=True, kw_only=True):
             version=self.version,
         )
         is_on = not self.disable_hybrid_kv_cache_manager
-        # A state that is not cached has one block, as long as the context.
+        # A state that is not kept at the ends of blocks takes one as long as the context; nothing else knows of it.
         length = size.workload.context_tokens if any(row.states for row in size.rows) else None
-        key = ("vllm", *size.shape, flags, is_on, length)
-        layers, groups, hybrid = remembered(size.spec, key, lambda: _grouped(size, flags, is_on))
+        key = "groups", self, length
+        layers, groups, hybrid = size.derived_anywhere.get(key, lambda: _grouped(size, flags, is_on))
         limits = self._limits(size, layers)
         planner = Planner(groups, limits, layers.stages, rules=rules, layers=layers.specs, hybrid=hybrid)
         return layers, planner

@@ -19,6 +19,10 @@ _TIMEOUT_SECONDS = 20.0
 _MIB = 2**20
 
 
+class NoDriverError(KvcalcError):
+    """No driver of a GPU answers on this machine."""
+
+
 class FoundGpu(msgspec.Struct, frozen=True):
     """A GPU by the name that people read, its entry where it is a listed one, and all its memory in bytes."""
 
@@ -58,7 +62,7 @@ def detect() -> tuple[Gpu | None, str, int]:
     """
     devices = set(_ask_nvidia() or _ask_rocm())
     if not devices:
-        raise KvcalcError("no NVIDIA or AMD driver answers", _NAME_IT)
+        raise NoDriverError("no NVIDIA or AMD driver answers", _NAME_IT)
     if len(devices) > 1:
         kinds = "; ".join(sorted(_kind(*device) for device in devices))
         raise KvcalcError(f"this machine has more than one kind of GPU: {shorten(kinds, 200)}", _NAME_IT)

@@ -123,6 +123,7 @@ def gpu_names() -> list[str]:
     return [spelling for gpu in load_gpus() for spelling in (gpu.name, *gpu.aliases)]
 
 
+@cache
 def _family(name: str) -> list[Gpu]:
     """The accelerators of whose names every word of `name` is one."""
     words = [word for word in _words(name) if word not in _MAKERS]

@@ -67,17 +67,15 @@ def _by_name(document: CheckDocument) -> dict[str, CheckedCaseDocument]:
 def _moved(before: CheckedCaseDocument, now: CheckedCaseDocument) -> Iterator[MovedFigureDocument]:
     for figure in {**now["figures"], **before["figures"]}:
         old, new = before["figures"].get(figure), now["figures"].get(figure)
-        change = "undecided" if old is None or new is None else change_of(old, new)
-        if change != "same":
-            yield {
-                "case": now["name"],
-                "figure": figure,
-                "unit": cast("FigureDocument", new or old)["unit"],
-                "before": None if old is None else old["value"],
-                "now": None if new is None else new["value"],
-                "ratio": new["value"] / old["value"] if old and new and old["value"] else None,
-                "change": change,
-            }
+        yield {
+            "case": now["name"],
+            "figure": figure,
+            "unit": cast("FigureDocument", new or old)["unit"],
+            "before": None if old is None else old["value"],
+            "now": None if new is None else new["value"],
+            "ratio": new["value"] / old["value"] if old and new and old["value"] else None,
+            "change": "undecided" if old is None or new is None else change_of(old, new),
+        }
 
 
 def change_of(before: FigureDocument, now: FigureDocument) -> Change:

@@ -114,7 +114,8 @@ def _tables(document: CheckDocument) -> Iterator[str]:
     yield from _table(("case without an answer", "why"), errors)
     baseline, lock = document["baseline"], document["lock"]
     if baseline:
-        rows = ([moved["case"], moved["change"], moved_sentence(moved)] for moved in baseline["moved"])
+        told = (moved for moved in baseline["moved"] if moved["change"] != "same")
+        rows = ([moved["case"], moved["change"], moved_sentence(moved)] for moved in told)
         yield from _table(("case", "against the baseline", "figure"), rows)
         names = [f"passed before, broken now: {one['case']} {one['limit']}" for one in baseline["newly_broken"]]
         names += [f"added: {one}" for one in baseline["added_cases"]]

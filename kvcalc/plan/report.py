@@ -125,7 +125,8 @@ def _row(case: CheckedCaseDocument, verdict: VerdictDocument) -> tuple[Value, ..
 
 
 def _notes(document: CheckDocument) -> Iterator[str]:
-    """What is said of cases, each once, and how many there are where they are too many."""
+    """What is said of the whole, then of cases, each once, and how many there are where they are too many."""
+    yield from document["notes"]
     by_text: dict[str, list[str]] = {}
     for case in document["cases"]:
         for text in case["notes"]:

@@ -16,7 +16,7 @@ from kvcalc.plan.documents import (
     MovedFigureDocument,
     VerdictDocument,
 )
-from kvcalc.units import SECONDS, decimal, memory, plain
+from kvcalc.units import NUMBERS, SECONDS, decimal, memory, plain
 
 Level = Literal["error", "warning", "notice"]
 
@@ -32,13 +32,12 @@ class Finding(NamedTuple):
 
 
 def findings(document: CheckDocument) -> list[Finding]:
-    """All that is worth a look, the broken first: limits, cases without an answer, the baseline, the lock.
+    """All that is worth a look: limits, the broken first; cases without an answer, the baseline, the lock.
 
     Errors are what fails the check; a warning is a verdict or a comparison that is not certain.
     """
     found = [*_of_cases(document), *_of_baseline(document), *_of_lock(document["lock"])]
-    clean = (one._replace(file=printable(one.file), title=printable(one.title)) for one in found)
-    return sorted(clean, key=lambda one: LEVELS.index(one.level))
+    return [one._replace(file=printable(one.file), title=printable(one.title)) for one in found]
 
 
 LEVELS: tuple[Level, ...] = ("error", "warning", "notice")
@@ -95,13 +94,14 @@ def _of_lock(lock: LockDocument | None) -> Iterator[Finding]:
 
 
 def verdict_sentence(verdict: VerdictDocument) -> str:
-    """`31.00 ms against max_tpot 25.00 ms (-24.0%), calibrated; --tp 2 would pass`."""
+    """`31.00 ms against max_tpot 25.00 ms (-24.0%), calibrated; --tp 2 would pass`; without a value its rule."""
     margin = "" if verdict["margin"] is None else f" ({verdict['margin']:+.1%})"
     value = "unknown" if verdict["value"] is None else shown(verdict["value"], verdict["unit"])
     doubt = "" if verdict["certain"] else ", not certain: an end of its bounds decides otherwise"
     change = f"; {verdict['change']} would pass" if verdict["change"] else ""
-    bound = shown(verdict["bound"], verdict["unit"])
-    return printable(f"{value} against {verdict['limit']} {bound}{margin}, {verdict['basis']}{doubt}{change}")
+    bound = verdict["bound"]
+    held = verdict["rule"] if bound is True else f"{value} against {verdict['limit']} {shown(bound, verdict['unit'])}"
+    return printable(f"{held}{margin}, {verdict['basis']}{doubt}{change}")
 
 
 def error_sentence(case: CheckedCaseDocument) -> str:
@@ -137,4 +137,6 @@ def shown(value: float | bool, unit: str) -> str:
         return memory(value)
     if unit in ("s", "seconds"):
         return decimal(value, SECONDS)
-    return f"{plain(value)} {unit}".strip()
+    if unit == "tokens/s":
+        return f"{decimal(value, NUMBERS)} {unit}"
+    return plain(value) if unit == "count" else f"{plain(value)} {unit}".strip()

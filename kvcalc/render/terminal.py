@@ -5,7 +5,8 @@ A pipe and a narrow terminal lose bars and colour before they lose content.
 
 import io
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
 
 from kvcalc.render.text import bar_units, table_cells
 from kvcalc.report import Bar, Report, Table
@@ -114,12 +115,13 @@ def _breakdown(bars: tuple[Bar, ...], has_pictures: bool) -> "RichTable":
 
 
 def _print_table(table: Table, console: "Console") -> None:
-    """Columns where they fit, else a column a row, else a record a row: nothing is ever cut."""
+    """Columns where they fit, else with words that wrap, else a column a row, else a record a row: nothing is cut."""
     heads, cells = [column.heading for column in table.columns], table_cells(table)
     is_number = [column.unit != "text" for column in table.columns]
     turned = [list(row) for row in zip(heads, *cells, strict=True)]
     for shown in (
         _columns(heads, cells, is_number, console),
+        _columns(heads, cells, is_number, console, _wrapped_widths(heads, cells, is_number, console.width)),
         _columns(turned[0], turned[1:], [False, *[True] * len(cells)], console),
     ):
         if console.measure(shown, options=console.options.update(width=UNBOUNDED)).maximum <= console.width:
@@ -128,21 +130,55 @@ def _print_table(table: Table, console: "Console") -> None:
     _print_records(heads, cells, console)
 
 
+_FOLDED = 16
+"""A column of words is never narrower than its longest word, or than this where a word is longer still."""
+
+
+def _wrapped_widths(
+    heads: list[str], cells: list[list[str]], is_number: list[bool], width: int
+) -> list[int | None] | None:
+    """A width for each column of words that must wrap for all to fit in `width`; None where they cannot."""
+    columns = list(zip(heads, *cells, strict=True))
+    widest = [max(map(len, column)) for column in columns]
+    least = [_narrowest(column) for column in columns]
+    words = [place for place, most in enumerate(widest) if most > least[place] and not is_number[place]]
+    room = width - 1 - (_GAP + 1) * len(heads) - sum(most for place, most in enumerate(widest) if place not in words)
+    widths: list[int | None] = [None] * len(heads)
+    for left, place in enumerate(sorted(words, key=widest.__getitem__)):
+        widths[place] = share = max(least[place], min(widest[place], room // (len(words) - left)))
+        room -= share
+    return widths if room >= 0 else None
+
+
+def _narrowest(column: Sequence[str]) -> int:
+    return min(_FOLDED, max((len(word) for cell in column for word in cell.split()), default=0))
+
+
 def _print_records(heads: list[str], cells: list[list[str]], console: "Console") -> None:
     label = max(map(len, heads))
     for first, *rest in cells:
         console.print(f"\n  {first}", style="bold", soft_wrap=True)
         for heading, cell in zip(heads[1:], rest, strict=True):
+            if not cell:
+                continue
             console.print(f"    {heading:{label}}  {cell}", soft_wrap=True)
 
 
-def _columns(heads: list[str], cells: list[list[str]], is_number: list[bool], console: "Console") -> "RichTable":
+def _columns(
+    heads: list[str],
+    cells: list[list[str]],
+    is_number: list[bool],
+    console: "Console",
+    widths: Sequence[int | None] | None = None,
+) -> "RichTable":
+    """The table; a column that `widths` names wraps its words in so many columns."""
     from rich import box
     from rich.table import Table as RichTable
 
     shown = RichTable(box=box.SIMPLE_HEAD if console.is_terminal else None, padding=(0, 1, 0, _GAP - 1))
-    for heading, number in zip(heads, is_number, strict=True):
-        shown.add_column(heading, justify="right" if number else "left", no_wrap=True)
+    for heading, number, width in zip(heads, is_number, widths or [None] * len(heads), strict=True):
+        side: Literal["right", "left"] = "right" if number else "left"
+        shown.add_column(heading, justify=side, no_wrap=width is None, width=width, overflow="fold")
     for row in cells:
         shown.add_row(*row)
     return shown

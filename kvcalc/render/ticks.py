@@ -120,6 +120,6 @@ _SCALES: dict[Unit, Scales] = {
     "bytes": _MEMORY,
     "exact bytes": _MEMORY,
     "seconds": SECONDS,
-    "rate": ((1e12, "TB/s"), *BYTE_RATES, (1e6, "MB/s")),
-    "flops": ((1e15, "PFLOP/s"), *FLOP_RATES, (1e6, "MFLOP/s")),
+    "rate": ((1e12, "TB/s"), *BYTE_RATES, (1e6, "MB/s"), (1.0, "B/s")),
+    "flops": ((1e15, "PFLOP/s"), *FLOP_RATES, (1e6, "MFLOP/s"), (1.0, "FLOP/s")),
 }

@@ -7,7 +7,6 @@ import msgspec
 from kvcalc.cache.formats import find_format
 from kvcalc.cache.sharding import Sharding
 from kvcalc.model.parameters import Spread, StageCount, count_stage
-from kvcalc.model.spec import remembered
 from kvcalc.sizing.need import CacheSize
 from kvcalc.sizing.notes import basis
 
@@ -57,8 +56,8 @@ def weights_per_rank(size: CacheSize, *, attention_dp: bool = False) -> RankWeig
     --enable-dp-attention, qwen2_moe.py; TensorRT-LLM enable_attention_dp has dp = tp). Weights that were read from
     files are divided as the parameters are.
     """
-    key = ("weights of ranks", *size.shape, attention_dp)
-    return remembered(size.spec, key, lambda: _weights_per_rank(size, attention_dp))
+    key = "weights on a rank", attention_dp
+    return size.derived_anywhere.get(key, lambda: _weights_per_rank(size, attention_dp))
 
 
 def _weights_per_rank(size: CacheSize, attention_dp: bool) -> RankWeights:

@@ -16,7 +16,7 @@ from kvcalc.cache.formats import AUTO
 from kvcalc.cache.sharding import Sharding
 from kvcalc.errors import KvcalcError, printable
 from kvcalc.model.spec import ModelSpec
-from kvcalc.sizing.need import MOST_BYTES, CacheSize, Workload, held_by_stages, size_workload
+from kvcalc.sizing.need import MOST_BYTES, CacheSize, Workload, size_workload
 from kvcalc.sizing.panel_data import CaseData, Exact, FormatData, RanksData, RowData, Span, TermData, WhatIfData
 from kvcalc.sizing.report import behaviour, kv_formats, stack
 from kvcalc.sizing.rows import Row
@@ -173,7 +173,7 @@ def _row(row: Row) -> RowData:
 
 
 def _span(component: Component) -> Span:
-    ratio, cap = component.span
+    ratio, cap = component.span.ratio, component.span.cap
     return {
         "ratio": ratio,
         "cap": cap if cap is None else exact(cap),
@@ -185,7 +185,7 @@ def _stages(size: CacheSize | str) -> list[list[TermData]] | str:
     """The terms of a rank of each pipeline stage, alike ones counted together; or why there are none."""
     if isinstance(size, str):
         return size
-    return [_terms(size, held) for held in held_by_stages(size.spec, size.layers, size.stages)]
+    return [_terms(size, held) for held in size.held_by_stages]
 
 
 def _terms(size: CacheSize, held: Sequence[Component]) -> list[TermData]:

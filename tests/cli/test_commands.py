@@ -392,7 +392,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path):
     assert Path(tmp_path / "err").read_text() == ""
 
 
-@pytest.mark.parametrize("command", ["size llama-8b -q", "models list", "size --help", "--version"])
+@pytest.mark.parametrize("command", ["size llama-8b -q", "models list", "models", "size --help", "--version"])
 def test_a_closed_pipe_is_no_error_for_any_verb(command):
     line = f"{sys.executable} -m kvcalc {command} | true; exit ${{PIPESTATUS[0]}}"
     out = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)

@@ -120,7 +120,8 @@ def test_where_more_is_better_the_share_is_of_what_it_was(saved, now, passed):
 def test_without_a_share_anything_worse_fails(saved):
     path = saved(document(case("a", figures={"kv": figure(1000)})))
     assert not compare(document(case("a", figures={"kv": figure(1001)})), path)["passed"]
-    assert compare(document(case("a", figures={"kv": figure(1000)})), path)["passed"]
+    same = compare(document(case("a", figures={"kv": figure(1000)})), path)
+    assert (same["passed"], [one["change"] for one in same["moved"]]) == (True, ["same"])
 
 
 def test_from_nothing_to_something_fails_whatever_the_share(saved):

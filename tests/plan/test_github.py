@@ -74,6 +74,14 @@ def test_ten_errors_are_all_shown_and_levels_are_counted_apart():
     cases = [case(f"c{number}", verdict(passed=False), verdict("max_tpot", certain=False)) for number in range(10)]
     commands = [parsed(line)[0] for line in annotations(document(*cases)).splitlines()]
     assert commands == ["error"] * 10 + ["warning"] * 10
+    assert "more" not in annotations(document(*cases))
+
+
+def test_what_is_broken_for_certain_stands_before_what_may_be():
+    text = annotations(
+        document(case("may be", verdict(passed=False, certain=False)), case("is", verdict(passed=False)))
+    )
+    assert [parsed(line)[1]["title"] for line in text.splitlines()] == ["is: max_kv_cache", "may be: max_kv_cache"]
 
 
 def test_a_figure_that_got_worse_is_an_error_beyond_the_share_and_a_notice_within():
@@ -131,7 +139,7 @@ def test_any_text_makes_lines_that_are_commands(name, path, change):
         verdict(name, certain=False),
         error=failing(name, path, change)["error"],
     )
-    text = annotations(document(one, plan=path, baseline=baseline(moved(name=name)), notes=[name]))
+    text = annotations(document(one, plan=path, baseline=baseline({**moved(name=name), "figure": name}), notes=[name]))
     text.encode()
     assert text.endswith("\n")
     assert len(text.splitlines()) == 4
@@ -174,6 +182,7 @@ def test_the_summary_shows_the_broken_first_and_how_much_is_left():
 def test_the_summary_tells_of_the_baseline_the_lock_and_the_notes():
     told = baseline(
         moved("better", 100, 50),
+        moved("same", 7, 7),
         newly_broken=[{"file": "k", "line": 1, "case": "chat", "limit": "must_fit"}],
         added_cases=["new"],
         removed_cases=["old"],
@@ -184,6 +193,7 @@ def test_the_summary_tells_of_the_baseline_the_lock_and_the_notes():
     )
     assert "| chat | better | kv\\_cache: 100 B before, 50 B now (x0.500) |" in text
     assert "- passed before, broken now: chat must\\_fit\n- added: new\n- removed: old" in text
+    assert "same" not in text
     assert "| kvcalc | version | locked 0.1.0, now 0.2.0 |" in text
     assert "> - mind &lt;this&gt;" in text
 

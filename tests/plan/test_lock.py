@@ -67,7 +67,7 @@ def test_a_comment_an_order_and_a_source_move_no_digest(spec_file):
         ("kv_heads: 8", "kv_heads: 4"),
         ("repeat: 4", "repeat: 5"),
         ("name: tiny", "name: tiny\nmax_context: 4096"),
-        ("name: tiny", "name: tiny\nnorm_vectors: 0"),
+        ("head_dim: 128}", "head_dim: 128}, norm_vectors: 0"),
     ],
 )
 def test_what_an_architecture_says_moves_its_digest(spec_file, change):
