@@ -261,7 +261,7 @@ class Attended(Component, frozen=True, kw_only=True):
     @property
     def span(self) -> Span:
         if self.window is not None:
-            return Span(cap=self.window + self.sinks)
+            return Span(cap=self.window + self.sinks, slides=True, pinned=self.sinks)
         return Span(cap=self.chunk, ratio=self.ratio or 1)
 
     def tokens_in_sight(self, tokens: Any) -> Any:

@@ -5,10 +5,15 @@ from typing import Any, NamedTuple
 
 
 class Span(NamedTuple):
-    """How many entries `n` tokens leave behind: one per `ratio` tokens, at most `cap`."""
+    """How many entries `n` tokens leave behind: one per `ratio` tokens, at most `cap`.
+
+    At the cap a window `slides`, and drops what stands behind it but the first `pinned` entries; a chunk begins anew.
+    """
 
     ratio: int = 1
     cap: int | None = None
+    slides: bool = False
+    pinned: int = 0
 
     def entries(self, tokens: Any) -> Any:
         """Entries kept after `tokens` tokens; an integer, or an array where `tokens` is one."""

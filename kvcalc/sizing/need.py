@@ -109,8 +109,18 @@ class CacheSize(msgspec.Struct, frozen=True, dict=True):
 
     def stage_bytes(self, tokens: Any) -> list[Any]:
         """Bytes of one sequence of `tokens` tokens on a rank of each pipeline stage; arrays where `tokens` is one."""
-        held = _held_by_stages(self.spec, self.layers, self.stages)
-        return [_rank_bytes(one, self.packer, tokens, self.sharding) for one in held]
+        return [_rank_bytes(one, self.packer, tokens, self.sharding) for one in self.held_by_stages]
+
+    @cached_property
+    def held_by_stages(self) -> list[list[Component]]:
+        """What a rank of each pipeline stage holds, copies of what it reads from other stages with it."""
+        return _held_by_stages(self.spec, self.layers, self.stages)
+
+    @property
+    def fullest_stage(self) -> list[Component]:
+        """What a rank of the stage holds that keeps the most bytes at this context."""
+        sizes = self.stage_bytes(self.workload.context_tokens)
+        return self.held_by_stages[sizes.index(max(sizes))]
 
     @property
     def replication(self) -> Fraction:

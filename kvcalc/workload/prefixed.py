@@ -1,0 +1,109 @@
+"""Paged sequences that find the full blocks of their prompts where others left them."""
+
+from math import lcm
+from typing import TYPE_CHECKING, Any
+
+from kvcalc.errors import KvcalcError
+from kvcalc.sizing.blocks import Layout
+from kvcalc.workload.policies import Paged
+from kvcalc.workload.prefix import PrefixCache, prefixes_of
+from kvcalc.workload.trace import Trace
+
+if TYPE_CHECKING:
+    from kvcalc.workload.clock import Clock
+    from kvcalc.workload.running import Running
+
+
+class Prefixed(Paged):
+    """Paged, with a cache of prefixes: blocks that several read are held once, and stay when nobody reads them.
+
+    Blocks of caches that keep every token are shared. What a window or a state adds is each sequence's own, and is
+    taken to be there with the prefix.
+    """
+
+    name = "prefixed"
+
+    def __init__(self, trace: Trace, layout: Layout, pool_units: int, most_context: int) -> None:
+        super().__init__(trace, layout, pool_units, most_context)
+        keeps = [group for group in layout.groups if group.cap is None]
+        if not keeps:
+            message = "no layer keeps every token: there are no prefixes that stay"
+            raise KvcalcError(message, "leave out --prefix-caching")
+        self.block_tokens = lcm(*(group.block_tokens for group in keeps))
+        # Far behind every window only what keeps all tokens still grows.
+        far = self.block_tokens << 40
+        self.block_units = int(layout.units(far + self.block_tokens) - layout.units(far))
+        self._written = (
+            layout.written_bytes(far + self.block_tokens) - layout.written_bytes(far)
+        ) / layout.bytes_per_unit
+        self.prefixes = PrefixCache()
+        found = prefixes_of(trace, self.block_tokens)
+        self._ids: Any = found.ids
+        self._bounds: list[int] = [0, *found.ends.tolist()]
+        self._readers = 0
+        """Blocks that sequences read, one that several read counted for each."""
+
+    def held(self, growing: int) -> int:
+        return growing + self.block_units * (self.prefixes.pinned - self._readers)
+
+    @property
+    def cached(self) -> int:
+        return self.block_units * (self.prefixes.held - self.prefixes.pinned)
+
+    def take(self, request: int, tokens: int, growing: int, spare: int) -> int | None:
+        ids = self._ids_of(request)
+        found = self.growth.units.item(tokens) - self.block_units * self.prefixes.in_use(ids)
+        if self.held(growing) + found + spare > self.pool_units:
+            return None
+        self._readers += len(ids)
+        hits = self.prefixes.acquire(ids)
+        # The last token is always computed: what comes behind it is read from it.
+        return min(hits, (tokens - 1) // self.block_tokens) * self.block_tokens
+
+    def leave(self, request: int) -> None:
+        ids = self._ids_of(request)
+        self._readers -= len(ids)
+        self.prefixes.release(ids)
+
+    def passed(self, running: "Running", growing: int, steps: int, clock: "Clock") -> None:
+        import numpy as np
+
+        seconds, kept, unit = clock.seconds(clock.step - steps, steps), self.cached, self.block_units
+        self._add_shared(self.prefixes.pinned, seconds)
+        room = self.pool_units - self.held(growing)
+        if kept <= room:
+            self.shares.cached += kept * seconds
+            return
+        self.prefixes.evict(-(-(kept - room) // unit))
+        # Several steps have no prompt in them.
+        rooms = np.array([room]) if steps == 1 else self.pool_units - self._held_each(running, clock.step, steps)
+        self.shares.cached += clock.over(np.minimum(kept, rooms // unit * unit))
+
+    def _held_each(self, running: "Running", end: int, steps: int) -> Any:
+        return self.held(0) + running.units_each(end - steps, steps)
+
+    def count(self, request: int, clock: "Clock", tokens: int, first: int, steps: int) -> None:
+        super().count(request, clock, tokens, first, steps)
+        # What is shared is counted once while anybody reads it.
+        self._add_shared(-self._blocks(request), clock.seconds(first, steps))
+
+    def count_prompt(self, request: int, goal: int, done: int, seconds: float) -> None:
+        shared = self._blocks(request)
+        written = self.growth.filled.values.item(done)
+        super().count_prompt(request, goal, done, seconds)
+        self._add_shared(-shared, seconds)
+        # Blocks are there for others before they are computed: they are counted as theirs.
+        early = max(0.0, shared * self._written - written) * seconds
+        self.shares.filled += early
+        self.shares.reserved -= early
+
+    def _add_shared(self, blocks: int, seconds: float) -> None:
+        self.shares.filled += blocks * self._written * seconds
+        self.shares.internal += blocks * (self.block_units - self._written) * seconds
+
+    def _blocks(self, request: int) -> int:
+        return self._bounds[request + 1] - self._bounds[request]
+
+    def _ids_of(self, request: int) -> list[int]:
+        found: list[int] = self._ids[self._bounds[request] : self._bounds[request + 1]].tolist()
+        return found
