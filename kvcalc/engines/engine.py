@@ -8,6 +8,7 @@ import msgspec
 from kvcalc.cache.sharding import Sharding
 from kvcalc.documents import EngineDocument, EnginePartDocument, PoolDocument
 from kvcalc.errors import KvcalcError, UnknownNameError, shorten
+from kvcalc.sizing.blocks import Layout, layout_of
 from kvcalc.sizing.need import CacheSize
 from kvcalc.units import MOST_TOKENS
 
@@ -98,6 +99,18 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
             "figures": self.figures,
             "log": self.log or None,
         }
+
+
+class BlockPool(msgspec.Struct, frozen=True, kw_only=True):
+    """A pool on a rank as requests share it: what each holds as it grows, and `units` that can be given out.
+
+    `most_sequences` is what else bounds the requests at once, None for nothing: slots for states or whole contexts, a
+    pool of windows, a flag.
+    """
+
+    layout: Layout
+    units: int
+    most_sequences: int | None = None
 
 
 class Allocation(msgspec.Struct, frozen=True):
@@ -198,6 +211,12 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     def capacity(self, size: CacheSize, pool_bytes: int) -> Capacity:
         """What a pool of so many bytes on each rank carries, for requests of the context of `size`."""
         raise NotImplementedError
+
+    def blocks(self, size: CacheSize, pool_bytes: int) -> BlockPool:
+        """How requests of any length share such a pool: here in places that each take the context of `size`."""
+        layout = layout_of(size, 1)
+        slots = self.capacity(size, pool_bytes).sequences
+        return BlockPool(layout=layout, units=layout.pool_units(pool_bytes), most_sequences=slots)
 
     def pool_bytes(self, card: Card, size: CacheSize) -> int:
         """Bytes of the pool that it takes on such a card for a launch of `size`; 0 or less where nothing is left."""

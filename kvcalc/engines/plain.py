@@ -2,8 +2,9 @@
 
 from typing import ClassVar
 
-from kvcalc.engines.engine import Allocation, Capacity, Card, Engine
+from kvcalc.engines.engine import Allocation, BlockPool, Capacity, Card, Engine
 from kvcalc.engines.held import held_capacity
+from kvcalc.sizing.blocks import layout_of
 from kvcalc.sizing.need import CacheSize
 
 
@@ -21,6 +22,11 @@ class Plain(Engine, frozen=True, kw_only=True):
     def capacity(self, size: CacheSize, pool_bytes: int) -> Capacity:
         """How often the need goes into the memory."""
         return held_capacity(self.allocate, size, pool_bytes)
+
+    def blocks(self, size: CacheSize, pool_bytes: int) -> BlockPool:
+        """The need token by token, in all of the pool."""
+        layout = layout_of(size, 1)
+        return BlockPool(layout=layout, units=layout.pool_units(pool_bytes))
 
     def pool_bytes(self, card: Card, size: CacheSize) -> int:
         """All that is left, in bytes."""

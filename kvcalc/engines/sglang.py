@@ -10,7 +10,8 @@ from typing import ClassVar
 
 from kvcalc.cache.component import Component
 from kvcalc.cache.sharding import WHOLE, Sharding
-from kvcalc.engines.engine import COUNT, SHARE, Allocation, AllocationPart, Capacity, Card, Engine, Range
+from kvcalc.engines.engine import COUNT, SHARE, Allocation, AllocationPart, BlockPool, Capacity, Card, Engine, Range
+from kvcalc.engines.sglang_blocks import TOKENS, shared_pages
 from kvcalc.engines.sglang_compressed import PAGE_SIZE, CompressedPools
 from kvcalc.engines.sglang_layers import is_latent, stages_of
 from kvcalc.engines.sglang_memory import Launch, static_fraction
@@ -84,7 +85,7 @@ class Sglang(Engine, frozen=True, kw_only=True):
         # tp_worker.py: a request may have one token less than the pool, which means nothing where no layer keeps any.
         longest = tokens - 1 if pools.keeps_tokens else tokens
         sequences = limits[limited_by] if context <= longest else 0
-        admits = all(count > 0 for name, count in limits.items() if name != "full-attention tokens")
+        admits = all(count > 0 for name, count in limits.items() if name != TOKENS)
         return Capacity(
             pool_bytes=pool_bytes,
             tokens=tokens,
@@ -98,6 +99,12 @@ class Sglang(Engine, frozen=True, kw_only=True):
             rules=tuple(self._rules(size, setup, pools, sizes)),
             log=f"max_total_num_tokens={tokens}, context_len={context}",
         )
+
+    def blocks(self, size: CacheSize, pool_bytes: int) -> BlockPool:
+        """Pages of the pool of all tokens, and what its other pools leave room for."""
+        pools = self._plan(size)[1]
+        sizes = pools.sizes(pool_bytes)
+        return shared_pages(pools, sizes, dict(_limits(pools, sizes, size.workload.context_tokens)))
 
     def pool_bytes(self, card: Card, size: CacheSize) -> int:
         """Its share of what is free before weights are loaded, less the weights, in bytes (_profile_available_bytes).
@@ -256,7 +263,7 @@ def _limits(pools: Pools | CompressedPools, sizes: Sizes, context: int) -> Itera
     whole, window = pools.claim(context)
     if sizes.slots is not None and pools.states is not None:
         yield "state slots", max(0, sizes.slots) // pools.states.per_request
-    yield "full-attention tokens", sizes.tokens // whole
+    yield TOKENS, sizes.tokens // whole
     if sizes.window_tokens is not None:
         yield "window tokens", sizes.window_tokens // window
     yield "running requests", sizes.requests

@@ -97,6 +97,11 @@ class CompressedPools:
         cell = shared + sum(self._entry_cell(owner) * owner.layers for owner in self.layers[stage])
         return cell * self._draft_share(stage)
 
+    @property
+    def token_bytes(self) -> float:
+        """The same on the stage that keeps the most."""
+        return max(self.bytes_per_token(stage) for stage in range(len(self.layers)))
+
     def _draft_share(self, stage: int) -> float:
         """A draft is taken for one layer more, whatever its own (_spec_infl)."""
         return (self.windows[stage] + 1) / self.windows[stage] if self.setup.draft_tokens else 1

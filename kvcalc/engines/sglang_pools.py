@@ -125,6 +125,11 @@ class Pools:
         shared = self.setup.dcp if index else 1
         return _bytes(stage.full) + int(kept * drafts / len(stage.full)) * shared + drafts * index
 
+    @property
+    def token_bytes(self) -> float:
+        """Bytes of one token in the pool of all tokens, else of windows, on the rank that keeps the most."""
+        return max(_bytes(stage.full) + self._draft_bytes(stage) or self._window_cell(stage) for stage in self.stages)
+
     def claim(self, tokens: int) -> tuple[int, int]:
         """Tokens that one request takes of the pool of all tokens and of windows, whose admission adds a page."""
         whole = self.setup.whole_pages(-(-tokens // self.setup.dcp))

@@ -10,7 +10,7 @@ from fractions import Fraction
 from math import ceil, floor
 from typing import ClassVar
 
-from kvcalc.engines.engine import COUNT, NOT_NEGATIVE, SHARE, Allocation, Capacity, Card, Engine, Range
+from kvcalc.engines.engine import COUNT, NOT_NEGATIVE, SHARE, Allocation, BlockPool, Capacity, Card, Engine, Range
 from kvcalc.engines.vllm_groups import make_groups
 from kvcalc.engines.vllm_layers import BLOCK_SIZE, Flags, Layers, layers_on_rank
 from kvcalc.engines.vllm_plan import Planner, Pool
@@ -101,6 +101,12 @@ class Vllm(Engine, frozen=True, kw_only=True):
             figures={"kv_cache_groups": len(planner.groups), **spare, **stopped},
             log=log_lines(pool, spare, stopped),
         )
+
+    def blocks(self, size: CacheSize, pool_bytes: int) -> BlockPool:
+        """Its blocks, and those that each group takes of them; all groups share one pool."""
+        planner = self._plan(size)[1]
+        pool = planner.pool([pool_bytes] * len(planner.block_bytes), self.num_gpu_blocks_override)
+        return BlockPool(layout=planner.layout(), units=pool.free_blocks, most_sequences=self.max_num_seqs)
 
     def _cpu_blocks(self, planner: Planner) -> dict[str, int]:
         """What V0 logs beside the blocks on the GPU."""

@@ -14,6 +14,7 @@ from kvcalc.engines.vllm_rules import Rules
 from kvcalc.engines.vllm_specs import Attention, Chunked, Full, Latent, Limits, PageSpec, Sliding, SlidingLatent, cdiv
 from kvcalc.engines.vllm_versions import NEWEST
 from kvcalc.errors import KvcalcError
+from kvcalc.sizing import blocks
 
 MIXED = "UniformTypeKVCacheSpecs"
 """vLLM's name of a group whose layers differ in the size of a page alone."""
@@ -47,6 +48,10 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     def request_blocks(self, limits: Limits) -> int:
         """Blocks that one request may hold of this group."""
         return max(spec.request_pages(limits) for spec in self.specs)
+
+    def growth(self, limits: Limits) -> blocks.Group | None:
+        """How those blocks follow its tokens, None where it holds all of them from the first to the last."""
+        return max(self.specs, key=lambda spec: spec.request_pages(limits)).growth(limits)
 
     def on_stage(self, first: int, end: int) -> "Group":
         """What a pipeline stage holds of it: `_project_kv_cache_groups_to_worker`."""

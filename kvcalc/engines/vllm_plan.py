@@ -15,6 +15,7 @@ from kvcalc.engines.vllm_rules import Rules
 from kvcalc.engines.vllm_specs import Limits, PageSpec, aligned
 from kvcalc.engines.vllm_versions import NEWEST
 from kvcalc.errors import KvcalcError
+from kvcalc.sizing.blocks import Layout
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +100,15 @@ class Planner:
         """Blocks that one request may hold: every group claims its own from the pool."""
         limits = self._limits_for(max_model_len)
         return sum(group.request_blocks(limits) for group in self.groups)
+
+    def layout(self) -> Layout:
+        """What one request holds as it grows; blocks of all groups are alike, so that one is the unit of the pool."""
+        growth = [(group.growth(self.limits), group.request_blocks(self.limits)) for group in self.groups]
+        return Layout(
+            groups=tuple(grows for grows, _ in growth if grows is not None),
+            slot_units=sum(count for grows, count in growth if grows is None),
+            bytes_per_unit=max(self.block_bytes),
+        )
 
     def needed_bytes(self, max_model_len: int | None = None) -> list[int]:
         """Bytes of one request on a rank of each stage, as the release that is followed checks them."""

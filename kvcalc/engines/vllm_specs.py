@@ -10,7 +10,9 @@ from typing import Any, ClassVar, Self
 
 import msgspec
 
+from kvcalc.engines.vllm_holding import ChunkBlocks, SlidingBlocks
 from kvcalc.errors import KvcalcError
+from kvcalc.sizing.blocks import Group
 
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2, "uint8": 1, "int8": 1}
 """Bytes of a value by vLLM's name of its type."""
@@ -58,6 +60,10 @@ class PageSpec(msgspec.Struct, frozen=True, kw_only=True):
     def request_pages(self, limits: Limits) -> int:
         """Pages that one request of `max_model_len` tokens may hold (`max_memory_usage_bytes` / page)."""
         raise NotImplementedError
+
+    def growth(self, limits: Limits) -> Group | None:
+        """How the pages of a request follow its tokens, None where it has as many from the first to the last."""
+        return None
 
     def merged(self, others: "Sequence[PageSpec]") -> "PageSpec | None":
         """One spec for all of them, or None where they cannot share a group (`merge`)."""
@@ -138,6 +144,9 @@ class Full(Attention, frozen=True, kw_only=True):
         tokens = limits.max_model_len
         return cdiv(cdiv(tokens, limits.dcp) if self.dcp_sharded else tokens, self.block_size)
 
+    def growth(self, limits: Limits) -> Group:
+        return Group(name="tokens", block_tokens=self.block_size * (limits.dcp if self.dcp_sharded else 1), units=1)
+
     def merged(self, others: Sequence[PageSpec]) -> "PageSpec | None":
         bare = self._bare()
         for one in others:
@@ -191,6 +200,9 @@ class Sliding(Attention, frozen=True, kw_only=True):
     def request_pages(self, limits: Limits) -> int:
         kept = self.window - 1 + self.extra_tokens + limits.in_flight_tokens
         return cdiv(min(kept, limits.max_model_len), self.block_size) + 1
+
+    def growth(self, limits: Limits) -> Group:
+        return SlidingBlocks.of(self.block_size, self.window + self.extra_tokens, limits.in_flight_tokens)
 
     def promoted(self, block_size: int | None) -> PageSpec:
         return Full(window=self.window, **_kept(self, block_size))
@@ -253,6 +265,9 @@ class Chunked(Attention, frozen=True, kw_only=True):
 
     def request_pages(self, limits: Limits) -> int:
         return cdiv(min(self.chunk + limits.in_flight_tokens, limits.max_model_len), self.block_size)
+
+    def growth(self, limits: Limits) -> Group:
+        return ChunkBlocks.of(self.block_size, self.chunk, limits.in_flight_tokens)
 
     def promoted(self, block_size: int | None) -> PageSpec:
         return Full(chunk=self.chunk, **_kept(self, block_size))

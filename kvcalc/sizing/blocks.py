@@ -7,7 +7,7 @@ counted in units of which every block is a whole number.
 from collections import Counter
 from collections.abc import Iterator
 from math import gcd
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -36,9 +36,13 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
         """Entries of one block."""
         return self.block_tokens // self.ratio
 
+    def kept(self, tokens: Any) -> Any:
+        """Entries that the last of `tokens` tokens may read."""
+        return at_most(tokens // self.ratio, self.cap)
+
     def blocks(self, tokens: Any, step: int = 1) -> Any:
         """Blocks held once the last `step` of `tokens` tokens found their place."""
-        return -(-at_most(tokens // self.ratio, self.cap) // self.block_entries)
+        return -(-self.kept(tokens) // self.block_entries)
 
     def dropped_blocks(self, tokens: Any, step: int = 1) -> Any:
         """Blocks at the front of the sequence that were given back by then."""
@@ -48,6 +52,25 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
         """The most blocks that one sequence holds on its way to `tokens` tokens."""
         return int(self.blocks(tokens))
 
+    def slot(self, tokens: int) -> int | None:
+        """Where the last of `tokens` tokens writes an entry, counted through all blocks; None where it writes none."""
+        if tokens % self.ratio:
+            return None
+        entry = tokens // self.ratio - 1
+        return entry if self.cap is None else entry % self.cap
+
+    @property
+    def keeps_prefixes(self) -> bool:
+        """Whether its full blocks stay what they are, so that another request may share them."""
+        return self.cap is None
+
+
+class Pinned(Group, frozen=True, kw_only=True):
+    """The first `cap` entries, which stay."""
+
+    def slot(self, tokens: int) -> int | None:
+        return tokens - 1 if tokens <= (self.cap or 0) else None
+
 
 class Window(Group, frozen=True, kw_only=True):
     """The last `cap` entries; a block that lies behind them as a whole is given back.
@@ -56,42 +79,43 @@ class Window(Group, frozen=True, kw_only=True):
     but the W - 1 computed tokens are skipped. W entries touch a block more than they fill where they begin inside one.
     """
 
+    first: int = 0
+    """Entries at the front that no window drops, and another group keeps."""
+
+    def kept(self, tokens: Any) -> Any:
+        return at_most(_above_zero(tokens - self.first), self.cap)
+
     def blocks(self, tokens: Any, step: int = 1) -> Any:
-        return -(-tokens // self.block_entries) - self.dropped_blocks(tokens, step)
+        return -(-_above_zero(tokens - self.first) // self.block_entries) - self.dropped_blocks(tokens, step)
 
     def dropped_blocks(self, tokens: Any, step: int = 1) -> Any:
-        behind = tokens - step + 1 - (self.cap or 0)
-        return (behind + abs(behind)) // 2 // self.block_entries
+        return _above_zero(tokens - self.first - step + 1 - (self.cap or 0)) // self.block_entries
 
     def most_blocks(self, tokens: int) -> int:
         touched = -(-((self.cap or 1) - 1) // self.block_entries) + 1
-        return min(-(-tokens // self.block_entries), touched)
+        return min(-(-max(0, tokens - self.first) // self.block_entries), touched)
+
+    def slot(self, tokens: int) -> int | None:
+        return tokens - self.first - 1 if tokens > self.first else None
+
+    @property
+    def keeps_prefixes(self) -> bool:
+        return not self.first
 
 
-class Stored(NamedTuple):
-    """Entries that follow `span`, of `entry_bytes` each, dealt to so many decode-context ranks."""
-
-    span: Span
-    ranks: int
-    entry_bytes: int
-
-    def bytes(self, tokens: Any) -> Any:
-        """Bytes on the fullest rank after `tokens` tokens."""
-        return -(-self.span.entries(tokens) // self.ranks) * self.entry_bytes
+def _above_zero(count: Any) -> Any:
+    return (count + abs(count)) // 2
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
     """What one paged sequence holds of a rank's pool; every question takes ints and int64 arrays of tokens.
 
-    `slot_units` are held from its first token to its last: states, the encoder's tokens. `stored` and `fixed_bytes`
-    are the need itself, without the rounding of blocks.
+    `slot_units` are held from its first token to its last: states, the encoder's tokens.
     """
 
     groups: tuple[Group, ...]
     slot_units: int
     bytes_per_unit: int
-    stored: tuple[Stored, ...]
-    fixed_bytes: int
 
     def units(self, tokens: Any, step: int = 1) -> Any:
         """Pool units held once the last `step` of `tokens` tokens found their place: one when decoding."""
@@ -106,8 +130,13 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         return self.units(tokens) * self.bytes_per_unit
 
     def written_bytes(self, tokens: Any) -> Any:
-        """Bytes of what its tokens leave behind: the need of one sequence on this rank."""
-        return sum((stored.bytes(tokens) for stored in self.stored), tokens * 0 + self.fixed_bytes)
+        """Bytes of what its tokens left in them and it still needs, without the rest of blocks that are not full.
+
+        Where blocks weigh what their entries do that is the need; decode-context ranks share it evenly.
+        """
+        unit = self.bytes_per_unit
+        parts = (group.kept(tokens) * (group.units * unit) // group.block_entries for group in self.groups)
+        return sum(parts, tokens * 0 + self.slot_units * unit)
 
     def pool_units(self, pool_bytes: int) -> int:
         """Units of a pool of so many bytes."""
@@ -138,8 +167,6 @@ def layout_of(size: CacheSize, block_tokens: int) -> Layout:
         groups=tuple(msgspec.structs.replace(group, units=group.units // unit) for group in groups),
         slot_units=fixed // unit,
         bytes_per_unit=unit,
-        stored=tuple(Stored(span, ranks, weight) for (span, ranks), weight in growth.items()),
-        fixed_bytes=fixed,
     )
 
 
@@ -152,6 +179,6 @@ def _groups(span: Span, ranks: int, entry_bytes: int, block_tokens: int) -> Iter
         yield Group(name=name if span.ratio == 1 else f"1 of {span.ratio} tokens", cap=span.cap, **weighs)
         return
     if span.pinned:
-        yield Group(name=f"first {span.pinned}", cap=span.pinned, **weighs)
+        yield Pinned(name=f"first {span.pinned}", cap=span.pinned, **weighs)
     window = (span.cap or 0) - span.pinned
-    yield Window(name=f"window {window}", cap=window, **weighs)
+    yield Window(name=f"window {window}", cap=window, first=span.pinned, **weighs)

@@ -10,7 +10,7 @@ from kvcalc.cache.sharding import Sharding
 from kvcalc.cache.span import Span
 from kvcalc.errors import KvcalcError
 from kvcalc.model.catalog import catalogue_names, load
-from kvcalc.sizing.blocks import Group, Window, layout_of
+from kvcalc.sizing.blocks import Group, Pinned, Window, layout_of
 from kvcalc.sizing.need import Workload, size_workload
 
 LENGTHS = np.array([1, 15, 16, 17, 511, 512, 513, 1024, 4095, 4096, 4097, 8191, 8192, 20_000, 131_072])
@@ -95,7 +95,8 @@ def test_sinks_keep_blocks_of_their_own(spec_file):
         "name: sinks\nlayers:\n  - {mixer: {kind: kv, q_heads: 1, kv_heads: 1, head_dim: 8, window: 32, sinks: 4}}\n"
     )
     paged = layout(str(path), 16)
-    assert [(type(group), group.cap) for group in paged.groups] == [(Group, 4), (Window, 32)]
+    assert [(type(group), group.cap) for group in paged.groups] == [(Pinned, 4), (Window, 32)]
+    assert [paged.units(tokens) // paged.units(1) for tokens in (1, 4, 5, 36, 37, 1000)] == [1, 1, 2, 3, 4, 4]
     assert paged.written_bytes(1000) == (32 + 4) * 2 * 8 * 2
 
 
