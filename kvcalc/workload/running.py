@@ -20,27 +20,28 @@ class Running:
         self._ends: list[tuple[int, int]] = []
         self._last: dict[int, int] = {}
         self._base_sum = 0
-
-    def __len__(self) -> int:
-        return len(self._requests)
+        self.count = 0
+        """How many they are."""
 
     def join(self, request: int, base: int, last_step: int) -> None:
         """Let a request decode up to its last step."""
         import numpy as np
 
-        count = len(self._requests)
+        count = self.count
         if count == len(self._bases):
             self._bases = np.concatenate([self._bases, self._bases])
         self._bases[count] = base
         self._requests.append(request)
         self._places[request] = count
         self._base_sum += base
+        self.count += 1
         self._last[request] = last_step
         heappush(self._ends, (last_step, request))
 
     def leave(self, request: int) -> int:
         """Take a request out; its base."""
-        place, last = self._places.pop(request), len(self._requests) - 1
+        self.count -= 1
+        place, last = self._places.pop(request), self.count
         base = int(self._bases.item(place))
         moved = self._requests.pop()
         if place != last:
@@ -57,22 +58,22 @@ class Running:
 
     def bases(self) -> list[int]:
         """What each has more than the number of the step."""
-        found: list[int] = self._bases[: len(self._requests)].tolist()
+        found: list[int] = self._bases[: self.count].tolist()
         return found
 
     def context(self, step: int) -> int:
         """Tokens of all of them together in a step."""
-        return self._base_sum + len(self._requests) * step
+        return self._base_sum + self.count * step
 
     def units(self, step: int) -> int:
         """Pool units that all of them have by their tokens in a step."""
-        return int(self._add(self._units.take(self._bases[: len(self._requests)] + step)))
+        return int(self._add(self._units.take(self._bases[: self.count] + step)))
 
     def units_each(self, first: int, steps: int) -> Any:
         """The same for each of so many steps."""
         import numpy as np
 
-        bases = self._bases[: len(self._requests)]
+        bases = self._bases[: self.count]
         return self._units.take(bases[None, :] + np.arange(first, first + steps)[:, None]).sum(axis=1)
 
     def last_step(self) -> int:

@@ -71,6 +71,8 @@ class Scheduler:
         self.running = Running(policy.growth)
         self.peak_units = self.peak_running = self.finished = self.prefilled = 0
         self.running_seconds = self.busy_seconds = 0.0
+        self._grows = policy.grows
+        self._units: Callable[[int], int] = policy.growth.units.item if policy.grows else lambda tokens: 0
         self._prompts: list[int] = trace.prompt_tokens.tolist()
         self._outputs: list[int] = trace.output_tokens.tolist()
         # Sequences in the order of admission, with the first step that made a token of each.
@@ -123,12 +125,12 @@ class Scheduler:
             self._feed(batch, prompt)
         if not batch.is_full:
             self._admit(batch)
-        self.peak_running = max(self.peak_running, len(self._room))
-        first, begun = self.clock.step, self.clock.now
+        first, begun, count = self.clock.step, self.clock.now, len(self._room)
+        self.peak_running = max(self.peak_running, count)
         self._pass(batch)
         seconds = self.clock.now - begun
         self.busy_seconds += seconds
-        self.running_seconds += seconds * len(self._room)
+        self.running_seconds += seconds * count
         if self._partial is not None:
             self.policy.count_prompt(self._partial.request, self._partial.goal, self._partial.done, seconds)
         for prompt in batch.done:
@@ -145,28 +147,27 @@ class Scheduler:
         batch.running_units = self._growing(step)
         while self.policy.held(batch.running_units + prompt) > self.policy.pool_units:
             prompt = 0 if self._partial else prompt
-            batch.swap_seconds += self._preempt()
-            batch.running_units = self._growing(step)
             batch.is_full = True
-        batch.left -= len(self.running)
+            self._preempt(batch)
+        batch.left -= self.running.count
         return batch
 
-    def _preempt(self) -> float:
-        """The newest sequence gives back its room; the seconds that its swap takes."""
+    def _preempt(self, batch: Batch) -> None:
+        """The newest sequence gives back its room."""
         request = next(reversed(self._room))
         self.records.preemptions[request] += 1
         self.waiting.push(request)
         if self._partial is not None:
             self._partial = None
             self._forget(request)
-            return 0.0
+            return
         first = self._room[request]
-        base = self._leave(request)
+        tokens = self._leave(request) + self.clock.step
+        batch.running_units -= self._units(tokens)
         self.records.made[request] += self.clock.step - first
-        if not self.limits.swaps:
-            return 0.0
-        self._swapped.add(request)
-        return self._units(base + self.clock.step - 1) * self.limits.swap_unit_seconds
+        if self.limits.swaps:
+            self._swapped.add(request)
+            batch.swap_seconds += self._units(tokens - 1) * self.limits.swap_unit_seconds
 
     def _admit(self, batch: Batch) -> None:
         """Those that wait, as far as tokens, sequences and the pool reach."""
@@ -214,17 +215,20 @@ class Scheduler:
 
     def _pass(self, batch: Batch) -> None:
         """Let the step pass, and the ones behind it that are alike."""
-        count, step, steps = len(self.running), self.clock.step, 1
+        count, step, steps = self.running.count, self.clock.step, 1
         context = self.running.context(step)
         if batch.prefill or batch.swap_seconds:
             self.clock.mixed(count, context, batch.prefill, batch.context, batch.swap_seconds)
         else:
-            most = 1 if batch.is_full else self._steps_with_room(self.running.last_step() - step + 1)
+            most = (
+                1 if batch.is_full else self._steps_with_room(self.running.last_step() - step + 1, batch.running_units)
+            )
             steps = self.clock.decode(count, context, most, self._next_admission(batch))
         if steps > 1:
             batch.running_units = self._growing(self.clock.step - 1)
         growing = batch.running_units + batch.prompt_units
-        self.peak_units = max(self.peak_units, self.policy.held(growing))
+        held = self.policy.held(growing)
+        self.peak_units = max(self.peak_units, held)
         self.policy.passed(self.running, growing, steps, self.clock)
 
     def _next_admission(self, batch: Batch) -> float:
@@ -232,19 +236,27 @@ class Scheduler:
         is_open = batch.left > 0 and len(self._room) < self.limits.sequences and not self._is_blocked
         return self.waiting.next_arrival if is_open else float("inf")
 
-    def _steps_with_room(self, steps: int) -> int:
-        """How many of these steps pass before the pool is out; units only grow."""
-        last = self.clock.step - 1
-        if not self.policy.grows or self._fits(last + steps):
+    def _steps_with_room(self, steps: int, units: int) -> int:
+        """How many of these steps pass before the pool is out; the first one does, with so many units."""
+        if not self._grows or steps == 1:
             return steps
-        fits = 1
+        last, most = self.clock.step - 1, self.policy.pool_units
+        fits, less, more = 1, self.policy.held(units), self._held(last + steps)
+        if more <= most:
+            return steps
         while steps - fits > 1:
-            middle = (fits + steps) // 2
-            fits, steps = (middle, steps) if self._fits(last + middle) else (fits, middle)
+            # Units grow almost evenly, so that the place is nearly known.
+            guess = fits + int((steps - fits) * (most - less + 0.5) / (more - less))
+            guess = min(max(guess, fits + 1), steps - 1)
+            held = self._held(last + guess)
+            if held <= most:
+                fits, less = guess, held
+            else:
+                steps, more = guess, held
         return fits
 
-    def _fits(self, step: int) -> bool:
-        return self.policy.held(self._growing(step)) <= self.policy.pool_units
+    def _held(self, step: int) -> int:
+        return self.policy.held(self.running.units(step))
 
     def _begin(self, prompt: Prompt, step: int) -> None:
         """A sequence that has its goal in this step makes its next token in it."""
@@ -266,8 +278,5 @@ class Scheduler:
         self.policy.leave(request)
         self._is_blocked = False
 
-    def _units(self, tokens: int) -> int:
-        return int(self.policy.growth.units.item(tokens)) if self.policy.grows else 0
-
     def _growing(self, step: int) -> int:
-        return self.running.units(step) if self.policy.grows and len(self.running) else 0
+        return self.running.units(step) if self._grows and self.running.count else 0

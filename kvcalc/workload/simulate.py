@@ -127,7 +127,8 @@ def _run(server: Scheduler, timeline: Timeline, served: int, progress: Progress 
     def watch(seen: Scheduler) -> None:
         nonlocal turns
         turns += 1
-        timeline.offer(seen)
+        if seen.clock.now >= timeline.due:
+            timeline.look(seen)
         if progress is not None and turns % _PROGRESS_STEPS == 0:
             progress(seen.finished, served)
 

@@ -19,20 +19,20 @@ class Timeline:
     def __init__(self, most: int) -> None:
         self._most = max(2, most)
         self._rows: list[tuple[float, ...]] = []
-        self._apart = self._next = 0.0
+        self._apart = 0.0
+        self.due = 0.0
+        """When it is time to look again."""
 
-    def offer(self, server: "Scheduler") -> None:
-        """Look at the server if it is time to."""
+    def look(self, server: "Scheduler") -> None:
+        """Look at the server."""
         now = server.clock.now
-        if now < self._next:
-            return
         held = server.held_units()
         waiting = server.waiting.count(now)
         self._rows.append((now, server.running_count, waiting, held, server.policy.cached, server.filled_units()))
         if len(self._rows) > self._most:
             del self._rows[::2]
             self._apart = max(2 * self._apart, (now - self._rows[0][0]) / len(self._rows))
-        self._next = now + self._apart
+        self.due = now + self._apart
 
     def columns(self) -> dict[str, Seconds]:
         """What was seen, by the names of COLUMNS."""

@@ -12,10 +12,10 @@ class Waiting:
         self._requests, self._arrivals = requests, arrivals
         self._preempted: deque[int] = deque()
         self._next = 0
-
-    @property
-    def next_arrival(self) -> float:
+        self.next_arrival = self._arrival()
         """Seconds at which the next request comes, infinity after the last one."""
+
+    def _arrival(self) -> float:
         if self._next >= len(self._requests):
             return float("inf")
         return 0.0 if self._arrivals is None else self._arrivals[self._requests[self._next]]
@@ -32,6 +32,7 @@ class Waiting:
             self._preempted.popleft()
         else:
             self._next += 1
+            self.next_arrival = self._arrival()
 
     def push(self, request: int) -> None:
         """A preempted request waits before all others."""
