@@ -35,6 +35,7 @@ from kvcalc.model.spec import Document
 from kvcalc.profiler import documents as profiler_documents
 from kvcalc.speed import documents as speed_documents
 from kvcalc.speed.sweep import documents as sweep_documents
+from kvcalc.workload import documents as workload_documents
 
 SCHEMAS = {
     **documents.SCHEMAS,
@@ -43,6 +44,7 @@ SCHEMAS = {
     **profiler_documents.SCHEMAS,
     **speed_documents.SCHEMAS,
     **sweep_documents.SCHEMAS,
+    **workload_documents.SCHEMAS,
     **doctor.SCHEMAS,
 }
 ROOT = Path(__file__).resolve().parent.parent
