@@ -2,7 +2,22 @@
 
 from dataclasses import dataclass, field
 
+from kvcalc.sizing.blocks import Group, Layout, Window
 from kvcalc.workload.buddy import Buddy
+
+
+class Needs(Layout, frozen=True, kw_only=True):
+    """A layout whose need is half a unit a token, and half a unit of its own."""
+
+    def written_bytes(self, tokens):
+        return (tokens + 1) / 2
+
+
+def layout_of_blocks(block=4, window=None, state=0):
+    groups = [Group(name="tokens", block_tokens=block, units=block)]
+    if window:
+        groups.append(Window(name="window", block_tokens=block, units=block, cap=window))
+    return Needs(groups=tuple(groups), slot_units=state, bytes_per_unit=1)
 
 
 @dataclass
