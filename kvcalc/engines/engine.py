@@ -227,6 +227,11 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         return sharding.stage_ranks * sharding.pp * sharding.dp
 
     @property
+    def step_tokens(self) -> int | None:
+        """The most tokens that a step computes, prompts' and answers' together; None where nothing is known to bound it."""
+        return None
+
+    @property
     def named_cards(self) -> int | None:
         """Cards that its own flags tell apart, None where they name none."""
         return None

@@ -92,6 +92,11 @@ class LlamaCpp(Engine, frozen=True, kw_only=True):
         slots = max(1, min(MOST_SLOTS, MOST_CELLS // size.workload.context_tokens))
         return held_capacity(self.allocate, size, pool_bytes, slots)
 
+    @property
+    def step_tokens(self) -> int:
+        """Its budget of tokens for a step."""
+        return self.batch_size
+
     def pool_bytes(self, card: Card, size: CacheSize) -> int:
         """All that is left, in bytes: it sets nothing aside. KvcalcError where cards do not share it alike."""
         check_spread(self.tensor_split, self.n_gpu_layers, len(size.layers))

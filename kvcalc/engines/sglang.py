@@ -106,6 +106,11 @@ class Sglang(Engine, frozen=True, kw_only=True):
         sizes = pools.sizes(pool_bytes)
         return shared_pages(pools, sizes, dict(_limits(pools, sizes, size.workload.context_tokens)))
 
+    @property
+    def step_tokens(self) -> int:
+        """Its budget of tokens for a step."""
+        return self.chunked_prefill_size or PREFILL_TOKENS
+
     def pool_bytes(self, card: Card, size: CacheSize) -> int:
         """Its share of what is free before weights are loaded, less the weights, in bytes (_profile_available_bytes).
 

@@ -94,6 +94,11 @@ class TensorRtLlm(Engine, frozen=True, kw_only=True):
             log=self._log(stages, blocks),
         )
 
+    @property
+    def step_tokens(self) -> int:
+        """Its budget of tokens for a step."""
+        return self.max_num_tokens
+
     def pool_bytes(self, card: Card, size: CacheSize) -> int:
         """Its share of what weights, a dummy run and all else leave free (KvCacheCreator._cal_max_memory)."""
         return int(card.left_bytes * Fraction(str(self.kv_cache_free_gpu_mem_fraction)))

@@ -122,6 +122,11 @@ class Vllm(Engine, frozen=True, kw_only=True):
         estimated = planner.estimated_length(pool, short)
         return {"needed_bytes": planner.needed_bytes()[short], "estimated_max_model_len": estimated}
 
+    @property
+    def step_tokens(self) -> int:
+        """Its budget of tokens for a step."""
+        return self.max_num_batched_tokens
+
     def pool_bytes(self, card: Card, size: CacheSize) -> int:
         """The share of the card that it may use, less all that is not cache, in bytes.
 
