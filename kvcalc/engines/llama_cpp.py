@@ -63,6 +63,7 @@ class LlamaCpp(Engine, frozen=True, kw_only=True):
     n_gpu_layers: int | None = None
 
     name: ClassVar[str] = NAME
+    step_flag: ClassVar[str] = "batch_size"
     versions: ClassVar[tuple[str, ...]] = ("b11549",)
     ranges: ClassVar[Mapping[str, Range]] = {
         "ctx_size": COUNT,
@@ -91,11 +92,6 @@ class LlamaCpp(Engine, frozen=True, kw_only=True):
         """What fits into that memory: a context takes all of its cells when it is made, and no pool beside."""
         slots = max(1, min(MOST_SLOTS, MOST_CELLS // size.workload.context_tokens))
         return held_capacity(self.allocate, size, pool_bytes, slots)
-
-    @property
-    def step_tokens(self) -> int:
-        """Its budget of tokens for a step."""
-        return self.batch_size
 
     def pool_bytes(self, card: Card, size: CacheSize) -> int:
         """All that is left, in bytes: it sets nothing aside. KvcalcError where cards do not share it alike."""

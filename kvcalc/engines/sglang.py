@@ -54,6 +54,7 @@ class Sglang(Engine, frozen=True, kw_only=True):
     speculative_num_draft_tokens: int | None = None
 
     name: ClassVar[str] = "sglang"
+    step_flag: ClassVar[str] = "chunked_prefill_size"
     versions: ClassVar[tuple[str, ...]] = tuple(RELEASES)
     ranges: ClassVar[Mapping[str, Range]] = {
         "page_size": COUNT,
@@ -105,11 +106,6 @@ class Sglang(Engine, frozen=True, kw_only=True):
         pools = self._plan(size)[1]
         sizes = pools.sizes(pool_bytes)
         return shared_pages(pools, sizes, dict(_limits(pools, sizes, size.workload.context_tokens)))
-
-    @property
-    def step_tokens(self) -> int:
-        """Its budget of tokens for a step."""
-        return self.chunked_prefill_size or PREFILL_TOKENS
 
     def pool_bytes(self, card: Card, size: CacheSize) -> int:
         """Its share of what is free before weights are loaded, less the weights, in bytes (_profile_available_bytes).

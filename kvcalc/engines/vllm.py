@@ -48,6 +48,7 @@ class Vllm(Engine, frozen=True, kw_only=True):
     """GiB of blocks on the CPU for each rank, which V0 makes; V1 makes none."""
 
     name: ClassVar[str] = "vllm"
+    step_flag: ClassVar[str] = "max_num_batched_tokens"
     versions: ClassVar[tuple[str, ...]] = VERSIONS
     ranges: ClassVar[Mapping[str, Range]] = {
         "block_size": COUNT,
@@ -121,11 +122,6 @@ class Vllm(Engine, frozen=True, kw_only=True):
             return {}
         estimated = planner.estimated_length(pool, short)
         return {"needed_bytes": planner.needed_bytes()[short], "estimated_max_model_len": estimated}
-
-    @property
-    def step_tokens(self) -> int:
-        """Its budget of tokens for a step."""
-        return self.max_num_batched_tokens
 
     def pool_bytes(self, card: Card, size: CacheSize) -> int:
         """The share of the card that it may use, less all that is not cache, in bytes.
