@@ -288,7 +288,7 @@ def names_of(runs: Sequence[Run]) -> list[str]:
 def facts_of(run: Run) -> Iterator[tuple[str, str]]:
     """Flags that may differ between settings."""
     server, blocks = run.case.server, run.case.pool.block_tokens
-    yield "--kv-dtype", f"{server.plan.workload.kv_dtype}"
-    yield "--allocator", f"{server.allocator}"
+    yield "--kv-dtype", server.plan.workload.kv_dtype
+    yield "--allocator", server.allocator
     yield "--block-size", f"block {'/'.join(map(str, blocks))}"
     yield "--prefix-caching", f"prefixes {'on' if run.case.setting.prefix_caching else 'off'}"

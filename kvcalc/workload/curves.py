@@ -1,5 +1,6 @@
 """The hit rate of a prefix cache against its capacity, thinned to what a picture needs."""
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from kvcalc.workload.asked import Case
@@ -12,15 +13,23 @@ if TYPE_CHECKING:
 MOST_POINTS = 400
 
 
-def curve_of(trace: Trace, case: Case) -> "HitCurveDocument | None":
-    """The whole curve for the blocks of a case that keeps prefixes; None for one that does not.
+def curves_of(trace: Trace, cases: Sequence[Case]) -> "Iterator[HitCurveDocument]":
+    """The curves of the cases that keep prefixes, one for each size of their blocks and format."""
+    seen = set()
+    for case in cases:
+        key = (*case.pool.block_tokens, case.setting.layout.bytes_per_unit)
+        if case.setting.prefix_caching and key not in seen:
+            seen.add(key)
+            yield curve_of(trace, case)
+
+
+def curve_of(trace: Trace, case: Case) -> "HitCurveDocument":
+    """The whole curve for the blocks of a case that keeps prefixes.
 
     At most MOST_POINTS capacities, evenly apart in the hit rate, the largest among them.
     """
     import numpy as np
 
-    if not case.setting.prefix_caching:
-        return None
     layout = case.setting.layout
     keeps = [group for group in layout.groups if group.cap is None]
     block = max(group.block_tokens for group in keeps)
