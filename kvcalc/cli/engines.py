@@ -10,6 +10,7 @@ from kvcalc.cli.llama_cpp import ask_llama_cpp
 from kvcalc.cli.options import RequestOptions, ShardingOptions, count_or
 from kvcalc.cli.request import Asked, ask
 from kvcalc.errors import KvcalcError
+from kvcalc.model.spec import ModelSpec
 
 if TYPE_CHECKING:
     from kvcalc.engines.engine import Engine
@@ -24,7 +25,7 @@ SPELLINGS = {
 
 
 def ask_engine(
-    model: str, request: RequestOptions, kv_dtype: str, options: EngineOptions, sharding: ShardingOptions
+    model: str | ModelSpec, request: RequestOptions, kv_dtype: str, options: EngineOptions, sharding: ShardingOptions
 ) -> "tuple[Asked, Engine | None]":
     """The size that the flags ask for, and the engine with its flags; None where no engine was named.
 
@@ -46,7 +47,7 @@ def ask_engine(
 
 
 def ask_engines(
-    model: str, request: RequestOptions, kv_dtype: str, options: EngineOptions, sharding: ShardingOptions
+    model: str | ModelSpec, request: RequestOptions, kv_dtype: str, options: EngineOptions, sharding: ShardingOptions
 ) -> "list[tuple[Asked, Engine]]":
     """The same for several engines behind commas: each takes of the flags those that are its own."""
     from kvcalc.engines.engine import find_engine
@@ -70,14 +71,14 @@ def _refuse_spellings(request: RequestOptions, engine: str) -> None:
 
 
 def _ask_plain(
-    model: str, request: RequestOptions, kv_dtype: str, options: EngineOptions, sharding: ShardingOptions
+    model: str | ModelSpec, request: RequestOptions, kv_dtype: str, options: EngineOptions, sharding: ShardingOptions
 ) -> tuple[Asked, dict[str, Any]]:
     asked = ask(model, request, kv_dtype, sharding)
     return asked, {} if options.engine is None else options.given(options.engine.partition("@")[0].strip().casefold())
 
 
 def _ask_vllm(
-    model: str, request: RequestOptions, kv_dtype: str, options: EngineOptions, sharding: ShardingOptions
+    model: str | ModelSpec, request: RequestOptions, kv_dtype: str, options: EngineOptions, sharding: ShardingOptions
 ) -> tuple[Asked, dict[str, Any]]:
     """`--max-model-len` is the context of a request, `--max-num-seqs` a limit and not the batch."""
     most = request.max_num_seqs
@@ -89,10 +90,10 @@ def _ask_vllm(
 
 
 def _ask_slots(
-    model: str, request: RequestOptions, kv_dtype: str, options: EngineOptions, sharding: ShardingOptions
+    model: str | ModelSpec, request: RequestOptions, kv_dtype: str, options: EngineOptions, sharding: ShardingOptions
 ) -> tuple[Asked, dict[str, Any]]:
     return ask_llama_cpp(model, request, kv_dtype, options.llama_cpp, sharding)
 
 
-_Asker = Callable[[str, RequestOptions, str, EngineOptions, ShardingOptions], tuple[Asked, dict[str, Any]]]
+_Asker = Callable[[str | ModelSpec, RequestOptions, str, EngineOptions, ShardingOptions], tuple[Asked, dict[str, Any]]]
 _ASKERS: dict[str, _Asker] = {"vllm": _ask_vllm, "llama.cpp": _ask_slots}

@@ -14,6 +14,7 @@ from kvcalc.cli.engines import ask_engine
 from kvcalc.cli.options import KvDtypeOption, OptionalModel, OutputOptions, RequestOptions, ShardingOptions, verb
 from kvcalc.errors import KvcalcError
 from kvcalc.model.catalog import hub_id
+from kvcalc.model.spec import ModelSpec
 
 if TYPE_CHECKING:
     from kvcalc.cli.started import Started
@@ -84,16 +85,12 @@ def fit(
     """What a card leaves for the cache, what that carries, and what would fit where it does not."""
     from kvcalc.engines.fit import answer
     from kvcalc.engines.fit_report import fit_report
-    from kvcalc.engines.plan import Plan
 
     if command.emit is not None and output.format is not None:
         raise KvcalcError("--emit prints a command, and --format asks for an answer", "use one of them")
     engine = _with_emitted(engine, command.emit)
-    started = _started(model, request, kv, engine, command, sharding)
-    budget = _budget(card, started.pool_bytes)
-    size = started.asked.size
-    plan = Plan(spec=size.spec, workload=size.workload, sharding=size.sharding, engine=started.engine, budget=budget)
-    plan = _on(plan, card.gpus or (started.gpus if plan.engine.spreads_layers else None) or plan.engine.named_cards)
+    started = started_by(model, request, kv, engine, command, sharding)
+    plan = planned(started, budget_of(card, started.pool_bytes), card.gpus)
     found = answer(plan)
     if request.strict:
         _refuse_assumed(found.outcome)
@@ -122,8 +119,8 @@ def _with_emitted(engine: EngineOptions, emitted: str | None) -> EngineOptions:
     return msgspec.structs.replace(engine, engine=emitted)
 
 
-def _started(
-    model: str | None,
+def started_by(
+    model: str | ModelSpec | None,
     request: RequestOptions,
     kv: KvDtypeOption,
     engine: EngineOptions,
@@ -167,6 +164,15 @@ def _loadable(model: str, suffix: str) -> str:
     return hub_id(model) or model
 
 
+def planned(started: "Started", budget: "Budget", gpus: int | None) -> "Plan":
+    """What is to run on so many cards; None leaves their number to the ranks, or to what a command says."""
+    from kvcalc.engines.plan import Plan
+
+    size = started.asked.size
+    plan = Plan(spec=size.spec, workload=size.workload, sharding=size.sharding, engine=started.engine, budget=budget)
+    return _on(plan, gpus or (started.gpus if plan.engine.spreads_layers else None) or plan.engine.named_cards)
+
+
 def _on(plan: "Plan", gpus: int | None) -> "Plan":
     """The plan on `--gpus` cards: tensor parallel where nothing else spreads it."""
     named = plan.engine.named_cards
@@ -183,7 +189,7 @@ def _on(plan: "Plan", gpus: int | None) -> "Plan":
     return plan.on(tp=gpus)
 
 
-def _budget(card: CardOptions, pool_bytes: int | None) -> "Budget":
+def budget_of(card: CardOptions, pool_bytes: int | None) -> "Budget":
     """Where the memory comes from, and what lies beside the cache."""
     from kvcalc.engines.overheads import read_overheads
     from kvcalc.engines.plan import Budget

@@ -53,7 +53,7 @@ class LlamaCppOptions(msgspec.Struct, frozen=True):
 
 
 def ask_llama_cpp(
-    model: str, request: RequestOptions, kv_dtype: str, options: LlamaCppOptions, sharding: ShardingOptions
+    model: str | ModelSpec, request: RequestOptions, kv_dtype: str, options: LlamaCppOptions, sharding: ShardingOptions
 ) -> tuple[Asked, dict[str, Any]]:
     """The size that the flags ask for, and the flags of the engine: `-c` is the total over `-np` slots."""
     spec = load_asked(model, request)

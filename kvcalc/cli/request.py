@@ -21,14 +21,16 @@ class Asked(msgspec.Struct, frozen=True):
     notes: tuple[str, ...]
 
 
-def ask(model: str, options: RequestOptions, kv_dtype: str, sharding: ShardingOptions) -> Asked:
+def ask(model: str | ModelSpec, options: RequestOptions, kv_dtype: str, sharding: ShardingOptions) -> Asked:
     """The size that the flags ask for; KvcalcError where it rests on an assumption and --strict was given."""
     spec = load_asked(model, options)
     return ask_about(spec, options, kv_dtype, sharding, default_context([spec]))
 
 
-def load_asked(model: str, options: RequestOptions) -> ModelSpec:
-    """The model that the flags name, varied as they ask."""
+def load_asked(model: str | ModelSpec, options: RequestOptions) -> ModelSpec:
+    """The model that the flags name, varied as they ask; one that is loaded already stays as it is."""
+    if not isinstance(model, str):
+        return model
     return load(model, options.set_ or (), assume=options.assume, download=options.download)
 
 

@@ -32,7 +32,7 @@ class Started(msgspec.Struct, frozen=True):
 
 def ask_started(
     command: "EngineCommand",
-    model: str | None,
+    model: str | ModelSpec | None,
     request: RequestOptions,
     kv: KvDtypeOption,
     engine: EngineOptions,

@@ -173,6 +173,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """Smaller formats of the cache that may be tried where one does not fit, the largest first."""
     weight_formats: ClassVar[tuple[str, ...]] = ("fp8", "nvfp4")
     """The same for the weights."""
+    step_flag: ClassVar[str] = ""
+    """Its flag for the most tokens of a step."""
     ranges: ClassVar[Mapping[str, Range]] = {}
     """What its own flags may be, by name; KvcalcError where one is something else, wherever it was read."""
 
@@ -225,6 +227,11 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     def cards(self, sharding: Sharding) -> int:
         """How many cards such ranks are."""
         return sharding.stage_ranks * sharding.pp * sharding.dp
+
+    @property
+    def step_tokens(self) -> int | None:
+        """The most tokens of prompts and answers that a step computes, None where nobody said."""
+        return getattr(self, self.step_flag) if self.step_flag else None
 
     @property
     def named_cards(self) -> int | None:

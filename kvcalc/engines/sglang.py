@@ -54,6 +54,7 @@ class Sglang(Engine, frozen=True, kw_only=True):
     speculative_num_draft_tokens: int | None = None
 
     name: ClassVar[str] = "sglang"
+    step_flag: ClassVar[str] = "chunked_prefill_size"
     versions: ClassVar[tuple[str, ...]] = tuple(RELEASES)
     ranges: ClassVar[Mapping[str, Range]] = {
         "page_size": COUNT,

@@ -40,6 +40,7 @@ class TensorRtLlm(Engine, frozen=True, kw_only=True):
     enable_block_reuse: bool = True
 
     name: ClassVar[str] = "tensorrt-llm"
+    step_flag: ClassVar[str] = "max_num_tokens"
     versions: ClassVar[tuple[str, ...]] = ("1.3", "1.1")
     ranges: ClassVar[Mapping[str, Range]] = {
         "kv_cache_free_gpu_mem_fraction": SHARE,

@@ -48,6 +48,7 @@ class Vllm(Engine, frozen=True, kw_only=True):
     """GiB of blocks on the CPU for each rank, which V0 makes; V1 makes none."""
 
     name: ClassVar[str] = "vllm"
+    step_flag: ClassVar[str] = "max_num_batched_tokens"
     versions: ClassVar[tuple[str, ...]] = VERSIONS
     ranges: ClassVar[Mapping[str, Range]] = {
         "block_size": COUNT,

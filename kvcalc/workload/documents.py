@@ -234,5 +234,21 @@ class SimulateDocument(TypedDict):
     notes: list[str]
 
 
-SCHEMAS = {"kvcalc.simulate-1": SimulateDocument}
+class FitDocument(TypedDict):
+    """A distribution as its flag takes it, and its KS distance to the lengths: 0 is the same, 1 is disjoint."""
+
+    spelling: str
+    distance: float
+
+
+class DescribedDocument(TypedDict):
+    """kvcalc simulate --describe and --fit: the nearest distribution first, by the flag that draws them."""
+
+    schema: str
+    trace: TraceDocument
+    fits: dict[str, list[FitDocument]]
+    notes: list[str]
+
+
+SCHEMAS = {"kvcalc.simulate-1": SimulateDocument, "kvcalc.trace-1": DescribedDocument}
 """File names of docs/schemas, and what each describes."""

@@ -24,6 +24,8 @@ class Shares(msgspec.Struct):
     reserved: float = 0.0
     internal: float = 0.0
     cached: float = 0.0
+    shared: float = 0.0
+    """What sequences would hold in addition if none of them read what another holds."""
 
 
 class Policy:
