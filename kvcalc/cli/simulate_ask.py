@@ -153,9 +153,7 @@ def _server(
     )
 
 
-def plan_of(
-    spec: ModelSpec, flags: Flags, context: int, form: str, block: int | None, shares: bool | None
-) -> "Plan":
+def plan_of(spec: ModelSpec, flags: Flags, context: int, form: str, block: int | None, shares: bool | None) -> "Plan":
     """The plan that `kvcalc fit` makes of the same flags."""
     served, engine = flags.served, flags.engine
     name = (engine.engine or "").partition("@")[0].strip().casefold()

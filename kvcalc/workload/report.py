@@ -49,7 +49,12 @@ def _bars(run: Run) -> Iterator[Bar]:
     """The pool, and what it was used for on average."""
     pool, shares = run.case.pool, run.metrics.pool
     copies = f", each of {run.fleet}" if run.fleet > 1 else ""
-    yield Bar("pool", pool.pool_bytes, f"a rank{copies}, as kvcalc fit says; the mean over time of what is in it:", drawn=False)
+    yield Bar(
+        "pool",
+        pool.pool_bytes,
+        f"a rank{copies}, as kvcalc fit says; the mean over time of what is in it:",
+        drawn=False,
+    )
     parts = (
         ("tokens", shares.filled, "computed, and still read"),
         ("reserved", shares.reserved, "for tokens that will come"),
@@ -112,7 +117,11 @@ def _waits(run: Run, is_timed: bool) -> Iterator[str]:
     elif not peak:
         yield f"{at_once}; none waits"
     else:
-        p99 = "" if found.queueing is None else f"; 1 in 100 waits {decimal(found.queueing.percentiles[3], SECONDS)} or longer"
+        p99 = (
+            ""
+            if found.queueing is None
+            else f"; 1 in 100 waits {decimal(found.queueing.percentiles[3], SECONDS)} or longer"
+        )
         yield f"{at_once}; {found.mean_waiting:,.1f} wait, at most {peak:,}{p99}"
     if found.preemptions:
         yield (
@@ -229,7 +238,8 @@ def _settings(answer: Answer) -> Table:
     empty = [
         column.key
         for place, column in enumerate(columns)
-        if column.key in ("refused", "unfinished", "preemptions", "cached", "setting") and not any(row[place] for row in rows)
+        if column.key in ("refused", "unfinished", "preemptions", "cached", "setting")
+        and not any(row[place] for row in rows)
     ]
     return table.without(*empty).filled()
 
@@ -276,7 +286,9 @@ def _curve(curve: "HitCurveDocument") -> Table:
             before = place
             tokens, rate = curve["capacity_tokens"][place], curve["hit_rates"][place]
             rows.append((tokens, round(tokens * curve["bytes_per_token"]), rate, rate / largest))
-    return Table(columns, rows, f"Hit rate of a cache that keeps prefixes alone, blocks of {curve['block_tokens']:,} tokens")
+    return Table(
+        columns, rows, f"Hit rate of a cache that keeps prefixes alone, blocks of {curve['block_tokens']:,} tokens"
+    )
 
 
 _SHOWN = (0.25, 0.5, 0.75, 0.9, 0.99, 1.0)

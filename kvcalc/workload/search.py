@@ -97,13 +97,12 @@ def smallest(judge: Judge, bounds: tuple[int, int], tolerance: float = 0.0) -> F
 
 def _found(log: _Log, value: float | None, beyond: float | None, *, is_smallest: bool = False) -> Found:
     trials = tuple(log.trials.values())
-    return Found(
-        value=value,
-        beyond=None if beyond is None else log.trials[beyond],
-        trials=trials,
-        odd=() if value is None else tuple(one for one in trials if one.is_met == _is_beyond(one, value, is_smallest)),
+    sign = -1 if is_smallest else 1
+    # What lies between the value and the one beyond it may be either.
+    odd = tuple(
+        one
+        for one in trials
+        if value is not None
+        and (sign * one.value < sign * value if one.breaks else beyond is not None and sign * one.value > sign * beyond)
     )
-
-
-def _is_beyond(trial: Trial, value: float, is_smallest: bool) -> bool:
-    return trial.value < value if is_smallest else trial.value > value
+    return Found(value=value, beyond=None if beyond is None else log.trials[beyond], trials=trials, odd=odd)
