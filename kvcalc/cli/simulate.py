@@ -65,7 +65,9 @@ def simulate(
     return code
 
 
-def _describe(path: str, requests: TraceOptions, served: ServedOptions, output: SimulateOutput, form: SimulateFormat) -> int:
+def _describe(
+    path: str, requests: TraceOptions, served: ServedOptions, output: SimulateOutput, form: SimulateFormat
+) -> int:
     from kvcalc.workload.described import described
 
     drawn = requests.isl is not None or requests.osl is not None

@@ -75,15 +75,15 @@ class ServedOptions(msgspec.Struct, frozen=True):
     max_num_seqs: Annotated[
         int | None, typer.Option(metavar="N", help="Most requests at once.", parser=count("--max-num-seqs"))
     ] = None
-    allocator: Annotated[
-        str, typer.Option(metavar="NAMES", help="paged; or contiguous room: max, pow2, oracle.")
-    ] = "paged"
+    allocator: Annotated[str, typer.Option(metavar="NAMES", help="paged; or contiguous room: max, pow2, oracle.")] = (
+        "paged"
+    )
     prefix_caching: Annotated[
         str | None, typer.Option(metavar="on|off|on,off", help="Keep prefixes (on where the trace has some).")
     ] = None
-    preemption: Annotated[
-        str, typer.Option(metavar="HOW", help="Of who finds no room to grow: recompute, swap.")
-    ] = "recompute"
+    preemption: Annotated[str, typer.Option(metavar="HOW", help="Of who finds no room to grow: recompute, swap.")] = (
+        "recompute"
+    )
     kv_dtype: Annotated[
         list[str] | None,
         typer.Option(
@@ -117,9 +117,7 @@ class FleetOptions(msgspec.Struct, frozen=True):
     replicas: Annotated[
         int | None, typer.Option(metavar="N", help="Servers alike (1).", parser=count("--replicas"))
     ] = None
-    routing: Annotated[
-        str | None, typer.Option(metavar="RULE", help="round-robin, least-loaded, prefix-aware.")
-    ] = None
+    routing: Annotated[str | None, typer.Option(metavar="RULE", help="round-robin, least-loaded, prefix-aware.")] = None
     max_ttft: Annotated[
         str | None, typer.Option("--max-ttft", metavar="TIME", help="First token within: 1s. Searches for rates.")
     ] = None

@@ -24,7 +24,9 @@ def described(trace: Trace, seed: int | None, *, with_fits: bool, notes: tuple[s
         "fits": {flag: [_fit(one) for one in several] for flag, several in fits.items()},
         "notes": list(notes),
     }
-    lines = [" ".join(["to draw such requests:", *(f"{flag} {of[0].distribution.spelling}" for flag, of in fits.items())])]
+    lines = [
+        " ".join(["to draw such requests:", *(f"{flag} {of[0].distribution.spelling}" for flag, of in fits.items())])
+    ]
     if found.rate_per_second is not None:
         cv = "" if found.gap_cv is None or abs(found.gap_cv - 1) < _LIKE_POISSON else f",cv={found.gap_cv:.3g}"
         lines[0] += f" --rate {found.rate_per_second:.4g}/s{cv}"
