@@ -114,67 +114,90 @@ def _read(path: str, options: TraceOptions, limit: int | None, seed: int) -> "tu
     return retimed(trace, arrivals, streams(seed, 4)[2]), not isinstance(arrivals, Recorded)
 
 
+class Choice(msgspec.Struct, frozen=True):
+    """One of what was listed."""
+
+    kv_dtype: str
+    allocator: str
+    keeps_prefixes: bool | None
+    block_tokens: int | None
+
+
 def servers_of(spec: ModelSpec, flags: Flags, context: int) -> "list[Server]":
     """One server for each choice of what is listed, the last varied first; `context` where no limit is typed."""
+    return [_server(spec, flags, context, choice) for choice in _choices(flags)]
+
+
+def _choices(flags: Flags) -> list[Choice]:
     from kvcalc.cache.formats import AUTO
 
     served = flags.served
-    allocators = _listed([served.allocator])
     caching = [None] if served.prefix_caching is None else [_switch(one) for one in _listed([served.prefix_caching])]
     blocks: Sequence[int | None] = flags.engine.vllm.block_size or (None,)
-    formats = _formats(served.kv_dtype) or [AUTO]
-    return [
-        _server(spec, flags, context, form, allocator, block, shares)
-        for form, allocator, shares, block in product(formats, allocators, caching, blocks)
-    ]
+    listed = product(_formats(served.kv_dtype) or [AUTO], _listed([served.allocator]), caching, blocks)
+    # Contiguous room has no blocks.
+    return list(
+        dict.fromkeys(
+            Choice(form, name, keeps, block if name == "paged" else None) for form, name, keeps, block in listed
+        )
+    )
 
 
-def _server(
-    spec: ModelSpec, flags: Flags, context: int, form: str, allocator: str, block: int | None, shares: bool | None
-) -> "Server":
+def _server(spec: ModelSpec, flags: Flags, context: int, choice: Choice) -> "Server":
     from kvcalc.speed.sweep.money import parse_seconds
     from kvcalc.workload.asked import Server
 
     served, clock = flags.served, flags.clock
-    plan = plan_of(spec, flags, context, form, block, shares)
-    step = clock.step_time
-    own = flags.engine.vllm.max_num_batched_tokens
+    plan = plan_of(spec, flags, context, choice)
     return Server(
         plan=plan,
         is_context_asked=served.max_model_len is not None,
-        allocator=allocator,
-        prefix_caching=shares,
-        block_tokens=block,
+        allocator=choice.allocator,
+        prefix_caching=choice.keeps_prefixes,
+        block_tokens=choice.block_tokens,
         max_num_seqs=served.max_num_seqs,
-        max_num_batched_tokens=own if plan.engine.is_plain else None,
+        max_num_batched_tokens=flags.engine.vllm.max_num_batched_tokens if plan.engine.is_plain else None,
         preemption=served.preemption,  # type: ignore[arg-type]
-        step_seconds=None if step is None else parse_seconds(step, "--step-time"),
+        step_seconds=None if clock.step_time is None else parse_seconds(clock.step_time, "--step-time"),
         time_free=clock.time_free,
     )
 
 
+<<<<<<< HEAD
 def plan_of(spec: ModelSpec, flags: Flags, context: int, form: str, block: int | None, shares: bool | None) -> "Plan":
+=======
+def plan_of(spec: ModelSpec, flags: Flags, context: int, choice: Choice) -> "Plan":
+>>>>>>> w-T
     """The plan that `kvcalc fit` makes of the same flags."""
-    served, engine = flags.served, flags.engine
-    name = (engine.engine or "").partition("@")[0].strip().casefold()
-    own: dict[str, Any] = {"block_size": block}
-    if not name:
-        own = {"block_size": None, "max_num_batched_tokens": None}
-    elif name == "vllm" and shares is not None:
-        if engine.vllm.enable_prefix_caching not in (None, shares):
-            raise KvcalcError("--prefix-caching and --enable-prefix-caching contradict each other", "keep one of them")
-        own["enable_prefix_caching"] = shares
-    engine = msgspec.structs.replace(engine, vllm=msgspec.structs.replace(engine.vllm, **own))
+    served, engine = flags.served, _engine_of(flags.engine, choice)
+    is_vllm = _name_of(engine) == "vllm"
     request = RequestOptions(
         ctx=str(served.max_model_len or context),
-        max_num_seqs=str(served.max_num_seqs) if served.max_num_seqs and name == "vllm" else None,
+        max_num_seqs=str(served.max_num_seqs) if served.max_num_seqs and is_vllm else None,
         dtype=served.dtype,
         weights=served.weights,
         state_dtype=served.state_dtype,
         encoder_tokens=served.encoder_tokens,
     )
-    started = started_by(spec, request, KvDtypeOption(form), engine, CommandOptions(), flags.sharding)
+    started = started_by(spec, request, KvDtypeOption(choice.kv_dtype), engine, CommandOptions(), flags.sharding)
     return planned(started, budget_of(flags.card, started.pool_bytes), flags.card.gpus)
+
+
+def _engine_of(engine: PagedEngineOptions, choice: Choice) -> PagedEngineOptions:
+    """The engine's flags with what was chosen; without an engine blocks and steps are no flags of vLLM's."""
+    own: dict[str, Any] = {"block_size": choice.block_tokens}
+    name, keeps = _name_of(engine), choice.keeps_prefixes
+    if not name:
+        own = {"block_size": None, "max_num_batched_tokens": None}
+    elif name == "vllm" and keeps is not None:
+        if engine.vllm.enable_prefix_caching not in (None, keeps):
+            raise KvcalcError("--prefix-caching and --enable-prefix-caching contradict each other", "keep one of them")
+        own["enable_prefix_caching"] = keeps
+    return msgspec.structs.replace(engine, vllm=msgspec.structs.replace(engine.vllm, **own))
+
+
+def _name_of(engine: PagedEngineOptions) -> str:
+    return (engine.engine or "").partition("@")[0].strip().casefold()
 
 
 def _formats(given: Sequence[str] | None) -> list[str]:

@@ -13,7 +13,7 @@ from kvcalc.workload.steptime import FixedCost, ModelCost, StepCost
 from kvcalc.workload.trace import Trace
 
 MOST_SEQUENCES = 1024
-"""Requests at once where nothing else bounds them: `vllm serve` on cards of 70 to 160 GiB (EngineArgs.get_batch_defaults)."""
+"""Requests at once where nothing else bounds them: `vllm serve` on cards from 70 GiB (EngineArgs.get_batch_defaults)."""
 STEP_TOKENS = 8192
 """Tokens of a step where no engine says it; as above."""
 

@@ -59,7 +59,7 @@ class SettingDocument(TypedDict):
 class PoolDocument(TypedDict):
     """The pool of one replica on one rank, in units of `bytes_per_unit` that are given out.
 
-    `bytes` is what `kvcalc fit` says; `tokens` what it carries of requests of `max_model_len`, null where layers differ.
+    `bytes` is what `kvcalc fit` says; `tokens` what it carries by the engine's count, null where layers differ.
     """
 
     bytes: int

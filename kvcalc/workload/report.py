@@ -3,23 +3,30 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
-from kvcalc.report import Bar, Column, Report, Table, Value
-from kvcalc.units import SECONDS, counted, decimal, exact_bytes, memory
+from kvcalc.report import Bar, Report
+from kvcalc.sizing.report import kv_formats
+from kvcalc.units import SECONDS, counted, decimal, memory
 from kvcalc.workload.answer import Answer, Run, names_of, simulate_document, waiting_peak
 from kvcalc.workload.metrics import Spread
+from kvcalc.workload.outcome import REFUSALS
+from kvcalc.workload.summary import summarise
+from kvcalc.workload.tables import curve_table, settings_table, shown_table, times_table
 
 if TYPE_CHECKING:
-    from kvcalc.workload.documents import HitCurveDocument
+    pass
 
 FULL = 0.99
 """From this share on a pool counts as full."""
+KEEPS_UP = 0.9
+"""A server that answers fewer of the requests that come has a queue that grows."""
 
 
 def simulate_report(answer: Answer) -> Report:
     """The answer of `kvcalc simulate`; exit code 1 where limits were given that nothing meets."""
     only = answer.runs[0] if len(answer.runs) == 1 else None
-    tables = (_settings(answer), *([] if only is None else [_times(only)]), *map(_curve, answer.curves))
-    shown = tables[1:] if only is not None else tables
+    tables = (settings_table(answer), *([] if only is None else [times_table(only)]), *map(curve_table, answer.curves))
+    # Blocks of other sizes have nearly the same curve.
+    shown = tables[1:3] if only is not None else (shown_table(tables[0]), *tables[1:2])
     return Report(
         document=cast("dict[str, Any]", simulate_document(answer)),
         title=tuple(_title(answer)),
@@ -40,9 +47,10 @@ def _title(answer: Answer) -> Iterator[str]:
     yield f"{run.fleet * plan.gpus} x {card}" if plan.budget.total_bytes else card
     yield "no engine" if plan.engine.is_plain else f"{plan.engine.name} {plan.engine.version}"
     if len(answer.runs) == 1:
-        yield f"KV {plan.workload.kv_dtype}"
+        yield f"KV {kv_formats(run.case.pool.outcome.size)}"
         yield f"blocks of {'/'.join(map(str, blocks))}" if run.case.server.allocator == "paged" else "contiguous"
-    yield f"{len(answer.trace):,} requests of {answer.trace.name}"
+    drawn = f"drawn by seed {answer.seed}" if answer.trace.name.startswith("isl=") else f"of {answer.trace.name}"
+    yield f"{counted(len(answer.trace), 'request')} {drawn}"
 
 
 def _bars(run: Run) -> Iterator[Bar]:
@@ -64,7 +72,7 @@ def _bars(run: Run) -> Iterator[Bar]:
     )
     for label, share, why in parts:
         if label != "kept prefixes" or run.case.setting.prefix_caching:
-            yield Bar(label, round(share * pool.pool_bytes), f"{share:.1%}, {why}", depth=1)
+            yield Bar(label, round(round(share, 3) * pool.pool_bytes), f"{share:.1%}, {why}", depth=1)
 
 
 def _lines(answer: Answer) -> Iterator[str]:
@@ -109,32 +117,35 @@ def _waste(run: Run) -> Iterator[str]:
 
 
 def _waits(run: Run, is_timed: bool) -> Iterator[str]:
-    found = run.metrics
-    peak = waiting_peak(run.outcome)
-    at_once = f"{found.mean_running:,.1f} requests run at once, at most {found.peak_running:,}"
+    found, peak = run.metrics, waiting_peak(run.outcome)
+    at_once = f"{_few(found.mean_running)} requests run at once, at most {found.peak_running:,}"
     if not is_timed:
-        yield f"{at_once}; all wait from the start (a step is the unit of time)"
+        yield f"{at_once}; all wait from the start, a step is the unit of time"
     elif not peak:
         yield f"{at_once}; none waits"
     else:
-        p99 = (
-            ""
-            if found.queueing is None
-            else f"; 1 in 100 waits {decimal(found.queueing.percentiles[3], SECONDS)} or longer"
-        )
-        yield f"{at_once}; {found.mean_waiting:,.1f} wait, at most {peak:,}{p99}"
+        p99 = f"; 1 in 100 waits {decimal(_p99(found.queueing), SECONDS)} or longer"
+        yield f"{at_once}; {_few(found.mean_waiting)} wait, at most {peak:,}{p99 if found.queueing else ''}"
     if found.preemptions:
         yield (
             f"{counted(found.preemptions, 'preemption')} of {counted(found.preempted_requests, 'request')}, "
             f"{found.recomputed_tokens:,} tokens computed again"
         )
-    for why, count in run.outcome.refused.items():
-        first = int(run.outcome.refused_requests()[0])
-        trace = run.outcome.trace
-        yield (
-            f"{counted(count, 'request')} refused: {why}; the first is request {first + 1:,}, "
-            f"{int(trace.prompt_tokens[first]):,} and {int(trace.output_tokens[first]):,} tokens"
-        )
+    yield from _refused(run)
+
+
+def _few(mean: float) -> str:
+    return f"{mean:,.1f}" if mean >= 1 else f"{mean:.2g}"
+
+
+def _refused(run: Run) -> Iterator[str]:
+    trace, refused = run.outcome.trace, run.outcome.requests.refused
+    for code, why in REFUSALS.items():
+        places = (refused == code).nonzero()[0]
+        if len(places):
+            first = int(places[0])
+            lengths = f"{int(trace.prompt_tokens[first]):,} and {int(trace.output_tokens[first]):,} tokens"
+            yield f"{counted(len(places), 'request')} refused: {why}; the first is request {first + 1:,}, {lengths}"
 
 
 def _prefixes(run: Run) -> Iterator[str]:
@@ -142,18 +153,22 @@ def _prefixes(run: Run) -> Iterator[str]:
         return
     whole = run.outcome.setting.pool_units * run.outcome.totals.seconds or 1.0
     shared = run.outcome.totals.shared / whole * run.case.pool.pool_bytes * run.fleet
-    yield f"{run.metrics.hit_rate:.1%} of prompt tokens are found in the cache; sharing saves {memory(shared)} of it on average"
+    found = f"{run.metrics.hit_rate:.1%} of prompt tokens are found in the cache"
+    yield f"{found}; sharing saves {memory(shared)} of it on average"
 
 
 def _rates(run: Run, is_timed: bool) -> Iterator[str]:
     found, totals = run.metrics, run.outcome.totals
-    if is_timed:
-        yield (
-            f"{found.requests_per_second:,.2f} requests/s, {found.output_tokens_per_second:,.0f} tokens/s of answers; "
-            f"busy {found.busy_share:.1%} of {decimal(totals.seconds, SECONDS)}"
-        )
-    else:
+    if not is_timed:
         yield f"{totals.steps:,} steps, {found.output_tokens_per_second:,.1f} tokens of answers a step"
+        return
+    yield (
+        f"{found.requests_per_second:,.2f} requests/s, {found.output_tokens_per_second:,.0f} tokens/s of answers; "
+        f"busy {found.busy_share:.1%} of {decimal(totals.seconds, SECONDS)}"
+    )
+    come = summarise(run.outcome.trace).rate_per_second
+    if come is not None and found.requests_per_second < KEEPS_UP * come:
+        yield f"it does not keep up: {come:,.2f} requests/s come, and the queue grows while they do"
 
 
 def _compared(answer: Answer) -> Iterator[str]:
@@ -185,110 +200,3 @@ def _goal(goal: Any) -> Iterator[str]:
         yield f"  smallest pool that keeps it: {memory(goal['smallest_pool_bytes'])}"
     if goal["fewest_gpus"] is not None:
         yield f"  fewest GPUs that keep it: {goal['fewest_gpus']}"
-
-
-def _times(run: Run) -> Table:
-    """What users see, a row a time."""
-    found = run.metrics
-    rows = [(name, spread) for name, spread in _NAMED(found) if spread is not None]
-    unit = "seconds" if run.case.server.is_timed else "number"
-    columns = (Column("time", "" if unit == "seconds" else "steps"), *(Column(name, name, unit) for name in _SPREAD))
-    return Table(columns, [(name, spread.mean, *spread.percentiles, spread.largest) for name, spread in rows])  # type: ignore[arg-type]
-
-
-def _NAMED(found: Any) -> list[tuple[str, Spread | None]]:
-    return [
-        ("time to first token", found.ttft),
-        ("time per output token", found.tpot),
-        ("whole request", found.e2e),
-        ("waiting for room", found.queueing),
-    ]
-
-
-_SPREAD = ("mean", "p50", "p90", "p95", "p99", "largest")
-
-
-def _settings(answer: Answer) -> Table:
-    """A row a setting; what no setting has is left out."""
-    unit = "seconds" if answer.is_timed else "number"
-    columns = (
-        Column("setting", "setting"),
-        Column("finished", "done", "count"),
-        Column("refused", "refused", "count"),
-        Column("unfinished", "cut off", "count"),
-        Column("pool_bytes", "pool", "bytes"),
-        Column("peak_bytes", "peak", "bytes"),
-        Column("pool_mean", "mean use", "fraction"),
-        Column("token_states", "tokens", "fraction"),
-        Column("reserved", "reserved", "fraction"),
-        Column("internal", "internal", "fraction"),
-        Column("external", "external", "fraction"),
-        Column("cached", "kept", "fraction"),
-        Column("hit_rate", "hit rate", "fraction"),
-        Column("running_mean", "running", "number"),
-        Column("waiting_mean", "waiting", "number"),
-        Column("preemptions", "preempted", "count"),
-        Column("ttft_p99", "TTFT p99", unit),  # type: ignore[arg-type]
-        Column("tpot_p99", "TPOT p99", unit),  # type: ignore[arg-type]
-        Column("duration", "duration" if answer.is_timed else "steps", unit),  # type: ignore[arg-type]
-        Column("output_tokens_rate", "tokens/s" if answer.is_timed else "tokens/step", "number"),
-    )
-    rows = [_row(run, name) for run, name in zip(answer.runs, names_of(answer.runs), strict=True)]
-    table = Table(columns, rows)
-    empty = [
-        column.key
-        for place, column in enumerate(columns)
-        if column.key in ("refused", "unfinished", "preemptions", "cached", "setting")
-        and not any(row[place] for row in rows)
-    ]
-    return table.without(*empty).filled()
-
-
-def _row(run: Run, name: str) -> tuple[Value, ...]:
-    found, shares = run.metrics, run.metrics.pool
-    return (
-        name,
-        found.finished,
-        sum(run.outcome.refused.values()),
-        run.served - found.finished,
-        run.case.pool.pool_bytes,
-        run.outcome.totals.peak_units * run.case.setting.layout.bytes_per_unit,
-        shares.filled + shares.reserved + shares.internal,
-        shares.filled,
-        shares.reserved,
-        shares.internal,
-        shares.external,
-        shares.cached,
-        found.hit_rate if run.case.setting.prefix_caching else None,
-        found.mean_running,
-        found.mean_waiting,
-        found.preemptions,
-        None if found.ttft is None else found.ttft.percentiles[3],
-        None if found.tpot is None else found.tpot.percentiles[3],
-        run.outcome.totals.seconds,
-        found.output_tokens_per_second,
-    )
-
-
-def _curve(curve: "HitCurveDocument") -> Table:
-    """A few capacities of the whole curve."""
-    columns = (
-        Column("capacity_tokens", "tokens kept", "tokens"),
-        Column("capacity_bytes", "of cache", "bytes"),
-        Column("hit_rate", "hit rate", "fraction"),
-        Column("of_largest", "of the largest", "fraction"),
-    )
-    largest = curve["unlimited"] or 1.0
-    rows, before = [], -1
-    for share in _SHOWN:
-        place = next((at for at, rate in enumerate(curve["hit_rates"]) if rate >= share * largest), None)
-        if place is not None and place != before:
-            before = place
-            tokens, rate = curve["capacity_tokens"][place], curve["hit_rates"][place]
-            rows.append((tokens, round(tokens * curve["bytes_per_token"]), rate, rate / largest))
-    return Table(
-        columns, rows, f"Hit rate of a cache that keeps prefixes alone, blocks of {curve['block_tokens']:,} tokens"
-    )
-
-
-_SHOWN = (0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
