@@ -13,19 +13,23 @@ from kvcalc.errors import KvcalcError
 from kvcalc.workload.fleet import simulate_fleet
 from kvcalc.workload.goals import Slo, at_rate, fewest_gpus, largest_rate, rate_of, smallest_pool, tpot_of, ttft_of
 from kvcalc.workload.metrics import metrics_of
-from kvcalc.workload.search import largest, smallest
+from kvcalc.workload.search import Verdict, largest, smallest
 from kvcalc.workload.simulate import simulate
 from kvcalc.workload.steptime import FixedCost
 
 BOUNDS = (1e-6, 1e6)
 
 
+def broken(slo, outcome):
+    return slo.verdict(outcome).breaks
+
+
 def below(limit):
-    return lambda value: "" if value <= limit else f"over {limit}"
+    return lambda value: Verdict("" if value <= limit else f"over {limit}", {})
 
 
 def above(limit):
-    return lambda value: "" if value >= limit else f"under {limit}"
+    return lambda value: Verdict("" if value >= limit else f"under {limit}", {})
 
 
 @given(st.floats(1e-4, 1e4), st.floats(1e-3, 1e3), st.sampled_from([0.01, 0.2]))
@@ -47,24 +51,27 @@ def test_the_smallest_is_found_exactly(limit, low, high):
 
 
 def test_where_nothing_is_in_the_way_or_nothing_does():
-    assert largest(lambda _: "", 1.0, BOUNDS).value == math.inf
-    assert largest(lambda _: "", 1.0, BOUNDS).beyond is None
-    none = largest(lambda _: "always", 1.0, BOUNDS)
+    assert largest(lambda _: Verdict("", {}), 1.0, BOUNDS).value == math.inf
+    assert largest(lambda _: Verdict("", {}), 1.0, BOUNDS).beyond is None
+    none = largest(lambda _: Verdict("always", {}), 1.0, BOUNDS)
     assert none.value is None and none.beyond.breaks == "always" and none.beyond.value < 1e-5
-    assert smallest(lambda _: "", (5, 9)).value == 5 and smallest(lambda _: "", (5, 9)).beyond is None
-    none = smallest(lambda _: "always", (5, 9))
+    assert (
+        smallest(lambda _: Verdict("", {}), (5, 9)).value == 5
+        and smallest(lambda _: Verdict("", {}), (5, 9)).beyond is None
+    )
+    none = smallest(lambda _: Verdict("always", {}), (5, 9))
     assert none.value is None and none.beyond.value == 9
     assert smallest(above(7), (7, 7)).value == 7
 
 
 def test_what_noise_breaks_is_said():
     def ragged(value):
-        return "noise" if 66 < value < 72 or value > 100 else ""
+        return Verdict("noise" if 66 < value < 72 or value > 100 else "", {})
 
     found = largest(ragged, 50.0, BOUNDS)
     assert 99 < found.value <= 100
     assert [one.breaks for one in found.odd] == ["noise"] and 66 < found.odd[0].value < 72
-    found = smallest(lambda value: "" if value >= 100 or 83 <= value <= 87 else "few", (1, 1000))
+    found = smallest(lambda value: Verdict("" if value >= 100 or 83 <= value <= 87 else "few", {}), (1, 1000))
     assert found.value == 100 and [one.value for one in found.odd] == [85]
 
 
@@ -123,12 +130,12 @@ def test_the_smallest_pool_is_the_smallest(seed):
     assert found.value >= max(needs)
 
     def meets(units):
-        return not slo.breaks(simulate(trace, msgspec.structs.replace(setting, pool_units=units)))
+        return not broken(slo, simulate(trace, msgspec.structs.replace(setting, pool_units=units)))
 
     assert meets(int(found.value))
     if found.beyond is None:
         assert found.value == max(needs)
-        assert slo.breaks(simulate(trace, msgspec.structs.replace(setting, pool_units=max(needs) - 1))) in (
+        assert broken(slo, simulate(trace, msgspec.structs.replace(setting, pool_units=max(needs) - 1))) in (
             "1 request is larger than the whole pool", f"{needs.count(max(needs))} requests are larger than the whole pool",
         )  # fmt: skip
     else:
@@ -149,7 +156,7 @@ def test_a_pool_of_a_fleet_is_that_of_a_replica(trace):
         smallest_pool(trace, limited(max_num_seqs=None), SLO, run=run),
     )
     assert two.value < one.value
-    assert not SLO.breaks(run(trace, limited(max_num_seqs=None, pool_units=int(two.value))))
+    assert not broken(SLO, run(trace, limited(max_num_seqs=None, pool_units=int(two.value))))
 
 
 def test_the_fewest_gpus(trace):
@@ -164,7 +171,7 @@ def test_the_fewest_gpus(trace):
         (tp * replicas, tp)
         for tp in (2, 4, 8)
         for replicas in range(1, 32 // tp + 1)
-        if not SLO.breaks(simulate_fleet(hurry, make(tp), replicas).whole)
+        if not broken(SLO, simulate_fleet(hurry, make(tp), replicas).whole)
     ]
     assert (found.gpus, found.tp) == min(met) and found.gpus == found.tp * found.replicas
     assert sorted(found.searches) == [2, 4, 8][: len(found.searches)]
@@ -178,14 +185,14 @@ def test_times_are_those_of_the_metrics(trace):
     assert np.percentile(ttft_of(outcome), 99) == found.ttft.percentiles[3]
     assert np.percentile(tpot_of(outcome), 50) == found.tpot.percentiles[0]
     median = Slo(ttft=found.ttft.percentiles[0], percentile=50)
-    assert not median.breaks(outcome)
-    assert msgspec.structs.replace(median, percentile=50.5).breaks(outcome).startswith("TTFT p50.5")
+    assert not broken(median, outcome)
+    assert broken(msgspec.structs.replace(median, percentile=50.5), outcome).startswith("TTFT p50.5")
 
 
 def test_a_simulation_that_was_cut_short_ends_a_search(trace):
     cut = msgspec.structs.replace(simulate(trace, limited()), is_complete=False)
     with pytest.raises(KeyboardInterrupt):
-        SLO.breaks(cut)
+        broken(SLO, cut)
 
 
 @pytest.mark.parametrize(
