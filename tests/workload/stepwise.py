@@ -2,7 +2,22 @@
 
 from dataclasses import dataclass, field
 
+from kvcalc.sizing.blocks import Group, Layout, Window
 from kvcalc.workload.buddy import Buddy
+
+
+class Needs(Layout, frozen=True, kw_only=True):
+    """A layout whose need is half a unit a token, and half a unit of its own."""
+
+    def written_bytes(self, tokens):
+        return (tokens + 1) / 2
+
+
+def layout_of_blocks(block=4, window=None, state=0):
+    groups = [Group(name="tokens", block_tokens=block, units=block)]
+    if window:
+        groups.append(Window(name="window", block_tokens=block, units=block, cap=window))
+    return Needs(groups=tuple(groups), slot_units=state, bytes_per_unit=1)
 
 
 @dataclass
@@ -55,7 +70,7 @@ class Server:
     readers: dict[int, int] = field(default_factory=dict)
     idle: list[int] = field(default_factory=list)
     sums: dict[str, float] = field(
-        default_factory=lambda: dict.fromkeys(["filled", "reserved", "internal", "cached"], 0.0)
+        default_factory=lambda: dict.fromkeys(["filled", "reserved", "internal", "cached", "spared"], 0.0)
     )
     peak: int = 0
     steps: int = 0
@@ -199,6 +214,7 @@ class Server:
         self.sums["filled"] += seconds * self.block_filled * len(self.readers)
         self.sums["internal"] += seconds * (self.block_units - self.block_filled) * len(self.readers)
         self.sums["cached"] += seconds * self.cached()
+        self.sums["spared"] += seconds * sum(readers - 1 for readers in self.readers.values()) * self.block_units
         total = shared
         for one in self.running:
             tokens = self.tokens_next(one)

@@ -194,13 +194,24 @@ def test_a_freed_prompt_is_found_again_by_whole_blocks_but_for_its_last_token():
 
 def test_the_tail_of_a_prefix_is_forgotten_before_its_head():
     pool = PagedPool(layout(TOKENS), 3)
-    pool.free(pool.add([1, 2, 3, 4, 5, 6, 7, 8, 9]))
+    first = pool.add([1, 2, 3, 4, 5, 6, 7, 8, 9])
+    head = first.blocks[0][0]
+    pool.free(first)
     assert (pool.free_units, pool.cached_units) == (1, 2)
     other = pool.add([7, 7, 7, 7, 7])
     assert (pool.used_units, pool.cached_units) == (2, 1)
     pool.free(other)
-    assert len(pool.add([1, 2, 3, 4, 9]).blocks[0]) == 2
-    assert pool.used_units == 2
+    assert pool.add([1, 2, 3, 4, 9]).blocks[0][0] is head
+
+
+def test_a_block_of_a_window_is_found_by_all_that_stood_before_it():
+    """Equal tokens behind other tokens are other keys and values, even where a window has dropped what was before."""
+    pool = PagedPool(layout(Window(name="window", block_tokens=4, units=1, cap=4)), 100)
+    first = pool.add([1, 1, 1, 1, 5, 5, 5, 5, 6])
+    same = pool.add([1, 1, 1, 1, 5, 5, 5, 5, 7])
+    other = pool.add([2, 2, 2, 2, 5, 5, 5, 5, 6])
+    assert same.blocks[0][1] is first.blocks[0][1]
+    assert other.blocks[0][1] is not first.blocks[0][1]
 
 
 def test_states_are_a_limit_of_their_own():

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from workload.stepwise import Sequence, Server
+from workload.stepwise import Sequence, Server, layout_of_blocks
 
 from kvcalc.errors import KvcalcError
-from kvcalc.sizing.blocks import Group, Layout, Window
 from kvcalc.workload.metrics import metrics_of
 from kvcalc.workload.simulate import Setting, simulate
 from kvcalc.workload.steptime import FixedCost
@@ -24,20 +23,6 @@ class Linear:
 
     def decoding(self, sequences, context, steps):
         return np.array([self.mixed(sequences, context + sequences * step, 0, 0) for step in range(steps)])
-
-
-class Needs(Layout, frozen=True, kw_only=True):
-    """A layout whose need is half a unit a token, and half a unit of its own."""
-
-    def written_bytes(self, tokens):
-        return (tokens + 1) / 2
-
-
-def layout_of_blocks(block=4, window=None, state=0):
-    groups = [Group(name="tokens", block_tokens=block, units=block)]
-    if window:
-        groups.append(Window(name="window", block_tokens=block, units=block, cap=window))
-    return Needs(groups=tuple(groups), slot_units=state, bytes_per_unit=1, stored=(), fixed_bytes=0)
 
 
 @st.composite
