@@ -1,6 +1,7 @@
 """Simulations side by side in processes, which joblib starts and feeds: here, or on a cluster of Ray or Dask."""
 
 import importlib
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -86,7 +87,9 @@ def _parallel(
     found: list[Outcome] = []
     done = 0
     try:
-        with joblib.parallel_config(backend=name, n_jobs=jobs):
+        with joblib.parallel_config(backend=name, n_jobs=jobs), warnings.catch_warnings():
+            # Those that an interruption or a mistake leaves undone are nothing to advise about.
+            warnings.filterwarnings("ignore", "[0-9]+ tasks which were still being processed", UserWarning)
             form = "generator" if kind.streams else "list"
             parts: Iterable[Part] = joblib.Parallel(return_as=form)(joblib.delayed(_one)(*each) for each in work)
             for (trace, setting), part in zip(work, parts, strict=True):
