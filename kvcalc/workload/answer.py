@@ -238,7 +238,7 @@ def _use(run: Run) -> "UseDocument":
         "p99": _p99(held),
         "peak": found.peak_share,
         "peak_bytes": totals.peak_units * run.case.setting.layout.bytes_per_unit,
-        "shared": totals.shared / whole,
+        "shared": SPARED,
         "shares": {
             "token_states": shares.filled,
             "reserved": shares.reserved,

@@ -13,7 +13,7 @@ from kvcalc.workload.steptime import FixedCost, ModelCost, StepCost
 from kvcalc.workload.trace import Trace
 
 MOST_SEQUENCES = 1024
-"""Requests at once where nothing else bounds them: `vllm serve` on cards from 70 GiB (EngineArgs.get_batch_defaults)."""
+"""Requests at once where nothing bounds them: `vllm serve` on cards from 70 GiB (EngineArgs.get_batch_defaults)."""
 STEP_TOKENS = 8192
 """Tokens of a step where no engine says it; as above."""
 
@@ -71,6 +71,7 @@ def case_of(server: Server, trace: Trace) -> Case:
         raise KvcalcError(message, f"--replicas {plan.sharding.dp}")
     reserves = server.allocator != "paged"
     pool = pool_of(plan, block_tokens=server.block_tokens, reserves=reserves, is_asked=server.is_context_asked)
+    _refuse_small(server, pool, trace)
     sequences = server.max_num_seqs or pool.blocks.most_sequences or MOST_SEQUENCES
     step_tokens = server.max_num_batched_tokens or plan.engine.step_tokens or STEP_TOKENS
     shares = _shares(server, pool, trace)
@@ -88,6 +89,17 @@ def case_of(server: Server, trace: Trace) -> Case:
         cost=_cost(server, trace, min(sequences, len(trace)), step_tokens),
     )
     return Case(server=server, pool=pool, setting=setting)
+
+
+def _refuse_small(server: Server, pool: Pool, trace: Trace) -> None:
+    """KvcalcError where no request fits a pool for which no limit was asked: the shortest one is named."""
+    needed = trace.prompt_tokens + trace.output_tokens
+    least = int(needed.argmin())
+    if server.is_context_asked or needed[least] <= pool.longest:
+        return
+    lengths = f"request {least + 1:,} of {int(trace.prompt_tokens[least]):,} and {int(trace.output_tokens[least]):,} tokens"
+    message = f"a pool of {pool.pool_bytes:,} bytes takes {pool.longest:,} tokens, and the shortest, {lengths}, is longer"
+    raise KvcalcError(message, "a larger pool")
 
 
 def _shares(server: Server, pool: Pool, trace: Trace) -> bool:

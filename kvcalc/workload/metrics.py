@@ -43,6 +43,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     e2e: Spread | None
     queueing: Spread | None
     pool: PoolShares
+    spared_share: float
+    """What sequences would hold beside it if they shared no prefix, as a share of the pool."""
     peak_share: float
     mean_running: float
     mean_waiting: float
@@ -77,6 +79,7 @@ def metrics_of(outcome: Outcome) -> Metrics:
         e2e=spread_of((finished - arrival)[is_done]),
         queueing=spread_of((requests.admitted_seconds - arrival)[is_admitted]),
         pool=pool_shares(outcome),
+        spared_share=totals.spared / (outcome.setting.pool_units * seconds),
         peak_share=totals.peak_units / outcome.setting.pool_units,
         mean_running=totals.running_seconds / seconds,
         mean_waiting=max(0.0, present - totals.running_seconds) / seconds,

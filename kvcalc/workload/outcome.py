@@ -32,8 +32,8 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     """Sums over every step: none of them is sampled.
 
     Unit seconds `filled` hold tokens, `reserved` will, `internal` never do (arXiv 2309.06180, section 3.1); `cached`
-    keep prefixes that nobody reads; `shared` would be held too if nobody read what another holds. Peaks are what steps
-    needed, cached prefixes apart.
+    keep prefixes that nobody reads, and `spared` would be needed if nobody shared. Peaks are what steps needed, cached
+    prefixes apart.
     """
 
     seconds: float
@@ -47,7 +47,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     reserved: float
     internal: float
     cached: float
-    shared: float
+    spared: float
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 class Shares(msgspec.Struct):
     """Unit seconds of a pool, by the words of arXiv 2309.06180, section 3.1, and those of the prefixes kept for others.
 
-    `filled` hold tokens, `reserved` will, `internal` never do. A block that several sequences read is in `filled` once.
+    `filled` hold tokens, `reserved` will, `internal` never do. A block that several sequences read is in `filled` once;
+    `spared` are what all of them would need beside it.
     """
 
     filled: float = 0.0
     reserved: float = 0.0
     internal: float = 0.0
     cached: float = 0.0
-    shared: float = 0.0
-    """What sequences would hold in addition if none of them read what another holds."""
+    spared: float = 0.0
 
 
 class Policy:

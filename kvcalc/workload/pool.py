@@ -6,6 +6,7 @@ from kvcalc.engines.engine import BlockPool, Capacity
 from kvcalc.engines.plan import Outcome, Plan, evaluate
 from kvcalc.errors import KvcalcError
 from kvcalc.sizing.blocks import layout_of
+from kvcalc.units import memory
 
 BLOCK_TOKENS = 16
 """Of a pool that no engine cuts into blocks: vLLM's own size."""
@@ -72,7 +73,7 @@ def _carried(outcome: Outcome) -> Capacity:
     if outcome.capacity is None:
         left = outcome.pool.expected
         raise KvcalcError(
-            f"nothing is left for a pool: {-left:,} bytes too much lie on the card", "more --tp, or a smaller --weights"
+            f"nothing is left for a pool: {memory(-left)} more are needed beside it", "more --tp, or a smaller --weights"
         )
     return outcome.capacity
 

@@ -73,7 +73,7 @@ class Prefixed(Paged):
 
         seconds, kept, unit = clock.seconds(clock.step - steps, steps), self.cached, self.block_units
         self._add_shared(self.prefixes.pinned, seconds)
-        self.shares.shared += unit * (self._readers - self.prefixes.pinned) * seconds
+        self.shares.spared += unit * (self._readers - self.prefixes.pinned) * seconds
         room = self.pool_units - self.held(growing)
         if kept <= room:
             self.shares.cached += kept * seconds

@@ -152,7 +152,7 @@ def _prefixes(run: Run) -> Iterator[str]:
     if not run.case.setting.prefix_caching:
         return
     whole = run.outcome.setting.pool_units * run.outcome.totals.seconds or 1.0
-    shared = run.outcome.totals.shared / whole * run.case.pool.pool_bytes * run.fleet
+    shared = run.outcome.SPARED * run.case.pool.pool_bytes * run.fleet
     found = f"{run.metrics.hit_rate:.1%} of prompt tokens are found in the cache"
     yield f"{found}; sharing saves {memory(shared)} of it on average"
 

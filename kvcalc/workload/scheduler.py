@@ -58,7 +58,6 @@ class Batch(msgspec.Struct):
     prefill: int = 0
     context: float = 0.0
     swap_seconds: float = 0.0
-    is_full: bool = False
     done: list[Prompt] = []
 
 
@@ -127,8 +126,8 @@ class Scheduler:
             prompt, self._partial = self._partial, None
             batch.prompt_units += self._units(prompt.goal)
             self._feed(batch, prompt)
-        if not batch.is_full:
-            self._admit(batch)
+        # Who has just been preempted finds no room, so that nobody is admitted in such a step.
+        self._admit(batch)
         first, begun, count = self.clock.step, self.clock.now, len(self._room)
         self.peak_running = max(self.peak_running, count)
         self._pass(batch)
@@ -152,7 +151,6 @@ class Scheduler:
         batch.running_units = self._growing(step)
         while self.policy.held(batch.running_units + prompt) > self.policy.pool_units:
             prompt = 0 if self._partial else prompt
-            batch.is_full = True
             self._preempt(batch)
         batch.left -= self.running.count
         return batch
@@ -225,9 +223,7 @@ class Scheduler:
         if batch.prefill or batch.swap_seconds:
             self.clock.mixed(count, context, batch.prefill, batch.context, batch.swap_seconds)
         else:
-            most = (
-                1 if batch.is_full else self._steps_with_room(self.running.last_step() - step + 1, batch.running_units)
-            )
+            most = self._steps_with_room(self.running.last_step() - step + 1, batch.running_units)
             steps = self.clock.decode(count, context, most, self._next_admission(batch))
         if steps > 1:
             batch.running_units = self._growing(self.clock.step - 1)

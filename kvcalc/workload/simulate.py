@@ -1,6 +1,7 @@
 """A trace against a pool: who waits, who runs, what is held, and what became of every request."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -96,7 +97,7 @@ _PROGRESS_STEPS = 1000
 
 
 def simulate(trace: Trace, setting: Setting, progress: Progress | None = None) -> Outcome:
-    """Serve `trace` by `setting` to its end; a KeyboardInterrupt ends it early and keeps what is done.
+    """Serve `trace` by `setting` to its end; Ctrl-C ends it between two steps and keeps what is done.
 
     Requests past `max_model_len`, and those that the whole pool could not hold, are refused and named by the outcome.
     KvcalcError where that leaves none, and where a setting asks for what the trace does not say.
@@ -115,7 +116,7 @@ def simulate(trace: Trace, setting: Setting, progress: Progress | None = None) -
         trace=trace,
         setting=setting,
         requests=_requests(trace, server, refused, is_timed),
-        totals=_totals(server, setting),
+        totals=_totals(server),
         timeline=timeline.columns(),
         is_complete=is_complete,
     )
@@ -131,13 +132,33 @@ def _run(server: Scheduler, timeline: Timeline, served: int, progress: Progress 
             timeline.look(seen)
         if progress is not None and turns % _PROGRESS_STEPS == 0:
             progress(seen.finished, served)
+        if interrupts:
+            raise KeyboardInterrupt
 
     try:
-        server.run(watch)
+        with _noted_interrupts() as interrupts:
+            server.run(watch)
     except KeyboardInterrupt:
         server.stop()
         return False
     return True
+
+
+@contextmanager
+def _noted_interrupts() -> Iterator[list[int]]:
+    """Signals of Ctrl-C, which are noted so that none breaks into a step; threads other than the main one get none."""
+    import signal
+    import threading
+
+    noted: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield noted
+        return
+    before = signal.signal(signal.SIGINT, lambda number, _: noted.append(number))
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
 
 
 def admissible(trace: Trace, setting: Setting) -> tuple[Policy, "Integers"]:
@@ -189,7 +210,7 @@ def _requests(trace: Trace, server: Scheduler, refused: "Integers", is_timed: bo
     )
 
 
-def _totals(server: Scheduler, setting: Setting) -> Totals:
+def _totals(server: Scheduler) -> Totals:
     return Totals(
         seconds=server.clock.now,
         busy_seconds=server.busy_seconds,

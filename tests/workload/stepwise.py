@@ -70,7 +70,7 @@ class Server:
     readers: dict[int, int] = field(default_factory=dict)
     idle: list[int] = field(default_factory=list)
     sums: dict[str, float] = field(
-        default_factory=lambda: dict.fromkeys(["filled", "reserved", "internal", "cached"], 0.0)
+        default_factory=lambda: dict.fromkeys(["filled", "reserved", "internal", "cached", "spared"], 0.0)
     )
     peak: int = 0
     steps: int = 0
@@ -214,6 +214,7 @@ class Server:
         self.sums["filled"] += seconds * self.block_filled * len(self.readers)
         self.sums["internal"] += seconds * (self.block_units - self.block_filled) * len(self.readers)
         self.sums["cached"] += seconds * self.cached()
+        self.sums["spared"] += seconds * sum(readers - 1 for readers in self.readers.values()) * self.block_units
         total = shared
         for one in self.running:
             tokens = self.tokens_next(one)

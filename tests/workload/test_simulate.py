@@ -1,5 +1,8 @@
 """The one entry of simulations: what it refuses, bounds and keeps, and figures worked by hand."""
 
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
 import msgspec
 import numpy as np
 import pytest
@@ -73,16 +76,25 @@ def test_a_preempted_request_comes_back_and_makes_all_its_tokens():
     assert swapped.requests.finished_seconds.tolist() == outcome.requests.finished_seconds.tolist()
 
 
+class Steps:
+    """A second each, which the scheduler does not know."""
+
+    fixed_seconds = None
+
+    def mixed(self, *_):
+        return 1.0
+
+    def decoding(self, sequences, context, steps):
+        return np.ones(steps)
+
+
+@pytest.mark.parametrize("cost", [Steps(), FixedCost(1.0)])
+def test_who_comes_as_a_step_ends_is_in_the_next_one(cost):
+    outcome = simulate(trace_of((4, 20), (4, 1), (4, 1), arrivals=[0, 3, 5.5]), setting(cost=cost))
+    assert outcome.requests.admitted_seconds.tolist() == [0, 3, 6]
+
+
 def test_swapping_takes_time_both_ways():
-    class Steps:
-        fixed_seconds = None
-
-        def mixed(self, *_):
-            return 1.0
-
-        def decoding(self, sequences, context, steps):
-            return np.ones(steps)
-
     trace = trace_of((4, 12), (4, 12), arrivals=[0, 0])
     free, slow = (
         simulate(trace, setting(pool_units=24, preemption="swap", cost=Steps(), swap_bytes_per_second=rate))
@@ -158,6 +170,11 @@ def test_a_watermark_leaves_room_that_is_grown_into():
     assert preempted[0.3] < preempted[0.0]
 
 
+def test_a_watermark_does_not_keep_out_who_is_alone():
+    outcome = simulate(trace_of((94, 2), (94, 2)), setting(watermark=0.1))
+    assert outcome.requests.finished_seconds.tolist() == [2, 4]
+
+
 def test_a_timeline_stays_small_and_spans_all():
     outcome = simulate(trace_of(*[(4, 9)] * 3000), setting(samples=50))
     seconds = outcome.timeline["seconds"]
@@ -182,6 +199,18 @@ def test_progress_and_an_interrupt_that_keeps_what_is_done():
     assert 0 < found.finished < 20_000
     assert sum(found.pool) == pytest.approx(1) and found.pool.filled > 0.3
     assert found.mean_waiting > 0
+
+
+def test_ctrl_c_waits_for_the_end_of_a_step():
+    handler = signal.getsignal(signal.SIGINT)
+    outcome = simulate(trace_of(*[(4, 9)] * 20_000), setting(), lambda *_: signal.raise_signal(signal.SIGINT))
+    assert not outcome.is_complete and metrics_of(outcome).finished > 0
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_a_thread_of_its_own_is_as_good():
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(simulate, trace_of((8, 5)), setting()).result().is_complete
 
 
 def test_what_never_was_has_no_spread():
