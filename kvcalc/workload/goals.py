@@ -58,6 +58,10 @@ class Slo(msgspec.Struct, frozen=True, kw_only=True):
         )
         return Verdict(", ".join(broken), seconds)
 
+    def breaks(self, outcome: Outcome) -> str:
+        """What an outcome breaks, in words; "" where it meets all."""
+        return self.verdict(outcome).breaks
+
     def _percentile(self, seconds: Seconds) -> float:
         import numpy as np
 

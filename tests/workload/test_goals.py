@@ -20,10 +20,6 @@ from kvcalc.workload.steptime import FixedCost
 BOUNDS = (1e-6, 1e6)
 
 
-def broken(slo, outcome):
-    return slo.verdict(outcome).breaks
-
-
 def below(limit):
     return lambda value: Verdict("" if value <= limit else f"over {limit}", {})
 
@@ -130,12 +126,12 @@ def test_the_smallest_pool_is_the_smallest(seed):
     assert found.value >= max(needs)
 
     def meets(units):
-        return not broken(slo, simulate(trace, msgspec.structs.replace(setting, pool_units=units)))
+        return not slo.breaks(simulate(trace, msgspec.structs.replace(setting, pool_units=units)))
 
     assert meets(int(found.value))
     if found.beyond is None:
         assert found.value == max(needs)
-        assert broken(slo, simulate(trace, msgspec.structs.replace(setting, pool_units=max(needs) - 1))) in (
+        assert slo.breaks(simulate(trace, msgspec.structs.replace(setting, pool_units=max(needs) - 1))) in (
             "1 request is larger than the whole pool", f"{needs.count(max(needs))} requests are larger than the whole pool",
         )  # fmt: skip
     else:
@@ -156,7 +152,7 @@ def test_a_pool_of_a_fleet_is_that_of_a_replica(trace):
         smallest_pool(trace, limited(max_num_seqs=None), SLO, run=run),
     )
     assert two.value < one.value
-    assert not broken(SLO, run(trace, limited(max_num_seqs=None, pool_units=int(two.value))))
+    assert not SLO.breaks(run(trace, limited(max_num_seqs=None, pool_units=int(two.value))))
 
 
 def test_the_fewest_gpus(trace):
@@ -171,7 +167,7 @@ def test_the_fewest_gpus(trace):
         (tp * replicas, tp)
         for tp in (2, 4, 8)
         for replicas in range(1, 32 // tp + 1)
-        if not broken(SLO, simulate_fleet(hurry, make(tp), replicas).whole)
+        if not SLO.breaks(simulate_fleet(hurry, make(tp), replicas).whole)
     ]
     assert (found.gpus, found.tp) == min(met) and found.gpus == found.tp * found.replicas
     assert sorted(found.searches) == [2, 4, 8][: len(found.searches)]
@@ -185,14 +181,14 @@ def test_times_are_those_of_the_metrics(trace):
     assert np.percentile(ttft_of(outcome), 99) == found.ttft.percentiles[3]
     assert np.percentile(tpot_of(outcome), 50) == found.tpot.percentiles[0]
     median = Slo(ttft=found.ttft.percentiles[0], percentile=50)
-    assert not broken(median, outcome)
-    assert broken(msgspec.structs.replace(median, percentile=50.5), outcome).startswith("TTFT p50.5")
+    assert not median.breaks(outcome)
+    assert msgspec.structs.replace(median, percentile=50.5).breaks(outcome).startswith("TTFT p50.5")
 
 
 def test_a_simulation_that_was_cut_short_ends_a_search(trace):
     cut = msgspec.structs.replace(simulate(trace, limited()), is_complete=False)
     with pytest.raises(KeyboardInterrupt):
-        broken(SLO, cut)
+        SLO.breaks(cut)
 
 
 @pytest.mark.parametrize(
