@@ -31,8 +31,9 @@ def simulate_charts(document: "SimulateDocument") -> tuple[Chart, ...]:
         found += [pool_chart(run, place, clock), queue_chart(run, place, clock)]
     found += [hit_chart(document["hit_curves"])]
     found += [times_chart(runs, key, clock) for key in ("ttft", "tpot")]
-    searches = [search for goals in document["goals"] for search in goals["searches"]]
-    found += [rate_chart(search, place) for place, search in enumerate(searches) if search["what"] == "rate"]
+    for place, goals in enumerate(document["goals"]):
+        rates = [search for search in goals["searches"] if search["what"] == "rate"]
+        found += [rate_chart(search, goals["max_ttft_seconds"], place) for search in rates]
     return tuple(chart for chart in found if chart is not None)
 
 
@@ -136,7 +137,7 @@ def _medians(runs: "Sequence[RunDocument]", key: str, clock: Unit) -> Iterator[s
             yield f"{_name(run)}{': ' if _name(run) else ''}half within {middle}, 99% within {last}"
 
 
-def rate_chart(search: "SearchDocument", place: int = 0) -> Chart:
+def rate_chart(search: "SearchDocument", limit: float | None, place: int = 0) -> Chart:
     """TTFT against the rates that a search tried: those that meet the limits, and those that break one."""
     trials = sorted(search["trials"], key=lambda one: one["value"])
     series = []
@@ -145,6 +146,9 @@ def rate_chart(search: "SearchDocument", place: int = 0) -> Chart:
         if mine:
             rates, times = [one["value"] for one in mine], [one["ttft"] for one in mine]
             series.append(Series(name, rates, times, "points", hover=[one["breaks"] for one in mine]))
+    if limit is not None:
+        ends = [trials[0]["value"], trials[-1]["value"]]
+        series.append(Series("limit of TTFT", ends, [limit, limit], is_dashed=True))
     if search["value"] is None:
         says = "No rate that was tried is the largest one: all of them meet the limits, or none does."
     else:
