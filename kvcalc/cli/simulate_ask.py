@@ -163,11 +163,7 @@ def _server(spec: ModelSpec, flags: Flags, context: int, choice: Choice) -> "Ser
     )
 
 
-<<<<<<< HEAD
-def plan_of(spec: ModelSpec, flags: Flags, context: int, form: str, block: int | None, shares: bool | None) -> "Plan":
-=======
 def plan_of(spec: ModelSpec, flags: Flags, context: int, choice: Choice) -> "Plan":
->>>>>>> w-T
     """The plan that `kvcalc fit` makes of the same flags."""
     served, engine = flags.served, _engine_of(flags.engine, choice)
     is_vllm = _name_of(engine) == "vllm"

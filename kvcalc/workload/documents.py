@@ -209,15 +209,24 @@ class HitCurveDocument(TypedDict):
 
 
 class GoalsDocument(TypedDict):
-    """What was searched for under the limits given, null where it was not, or where nothing meets them."""
+    """Limits, whether a setting keeps them, and what was searched for under them.
+
+    Null is what was not searched for, or where nothing keeps them; `any_rate` says that even all requests at once do.
+    A fleet's pool is that of a replica. `beyond` says of each search what breaks one step further.
+    """
 
     max_ttft_seconds: float | None
     max_tpot_seconds: float | None
     percentile: float
+    meets: bool
+    breaks: str
     largest_rate_per_second: float | None
+    any_rate: bool
     smallest_pool_bytes: int | None
     fewest_gpus: int | None
-    meets: bool
+    tp: int | None
+    replicas: int | None
+    beyond: dict[str, str]
 
 
 class SimulateDocument(TypedDict):
