@@ -28,9 +28,11 @@ from kvcalc.errors import KvcalcError
 if TYPE_CHECKING:
     from kvcalc.model.spec import ModelSpec
     from kvcalc.report import Report
-    from kvcalc.workload.answer import Answer
+    from kvcalc.workload.answer import Answer, Run
     from kvcalc.workload.asked import Case, Server
+    from kvcalc.workload.documents import GoalsDocument
     from kvcalc.workload.simulate import Progress
+    from kvcalc.workload.sought import Sought, Told
 
 INTERRUPTED = 130
 
@@ -115,8 +117,6 @@ def _refuse_contradictions(requests: TraceOptions, flags: Flags, fleet: FleetOpt
             raise KvcalcError(f"{flag} is about seconds, and {why}", hint)
     if fleet.routing is not None and (fleet.replicas or 1) < 2:
         raise KvcalcError(f"--routing {fleet.routing}: there is one server", "add --replicas 2")
-    if fleet.percentile is not None and fleet.max_ttft is None and fleet.max_tpot is None:
-        raise KvcalcError("--percentile is of --max-ttft and --max-tpot, and neither is given", "add --max-ttft 1s")
 
 
 def _run(
@@ -127,10 +127,12 @@ def _run(
     from kvcalc.workload.notes import notes_of
     from kvcalc.workload.runs import runs_of
 
-    with _progress(not output.quiet) as progress:
+    sought = _sought(fleet, cases[0])
+    with _progress(not output.quiet) as (progress, told):
         runs = runs_of(asked.trace, cases, fleet.replicas or 1, fleet.routing, jobs=output.jobs, progress=progress)
-    if not runs:
-        raise KeyboardInterrupt
+        if not runs:
+            raise KeyboardInterrupt
+        goals, is_searched = _goals(runs, sought, told)
     notes = dict.fromkeys(note for case in cases for note in notes_of(case, asked.trace))
     return Answer(
         spec=spec,
@@ -138,23 +140,66 @@ def _run(
         seed=asked.seed,
         runs=tuple(runs),
         curves=tuple(curves_of(asked.trace, cases)),
+        goals=tuple(goals),
         asked=len(cases),
+        is_searched=is_searched,
         notes=(*asked.notes, *notes),
     )
 
 
+def _sought(fleet: FleetOptions, case: "Case") -> "Sought | None":
+    """The limits that were given and what is searched for under them; None where there are none."""
+    from kvcalc.speed.sweep.money import parse_seconds
+    from kvcalc.workload.goals import Slo
+    from kvcalc.workload.sought import SEARCHES, Sought
+
+    limits = {"ttft": fleet.max_ttft, "tpot": fleet.max_tpot}
+    seconds = {name: parse_seconds(text, f"--max-{name}") for name, text in limits.items() if text is not None}
+    if not seconds:
+        for flag, value in (("--percentile", fleet.percentile), ("--find", fleet.find)):
+            if value is not None:
+                raise KvcalcError(f"{flag} is of --max-ttft and --max-tpot: neither is given", "add --max-ttft 1s")
+        return None
+    slo = Slo(**seconds, percentile=99.0 if fleet.percentile is None else fleet.percentile)
+    usual = [name for name in SEARCHES if name != "gpus" or case.server.plan.budget.total_bytes is not None]
+    what = usual if fleet.find is None else [name.strip() for name in fleet.find.split(",")]
+    return Sought(slo=slo, what=tuple(what))
+
+
+def _goals(runs: "Sequence[Run]", sought: "Sought | None", told: "Told") -> "tuple[list[GoalsDocument], bool]":
+    """What every run keeps and what would, and whether all of it was found before Ctrl-C."""
+    found: list[GoalsDocument] = []
+    if sought is None or not all(run.outcome.is_complete for run in runs):
+        return found, True
+    from kvcalc.workload.sought import goals_of
+
+    try:
+        for one in goals_of(runs, sought, told):
+            found.append(one)
+    except KeyboardInterrupt:
+        return found, False
+    return found, True
+
+
 @contextmanager
-def _progress(is_shown: bool) -> "Iterator[Progress | None]":
-    """A bar of requests on stderr where that is a terminal, else nothing."""
+def _progress(is_shown: bool) -> "Iterator[tuple[Progress | None, Told]]":
+    """A bar of requests, and of what is tried, on stderr where that is a terminal, else nothing."""
     if not is_shown or not sys.stderr.isatty():
-        yield None
+        yield None, lambda _: None
         return
     from rich.console import Console
     from rich.progress import Progress as Bar
 
     with Bar(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("requests")
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+        def show(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        def tell(what: str) -> None:
+            bar.update(task, description=f"searching: {what}", total=None)
+
+        yield show, tell
 
 
 _SUFFIXES = {".parquet": SimulateFormat.parquet}

@@ -118,11 +118,12 @@ class FleetOptions(msgspec.Struct, frozen=True):
         int | None, typer.Option(metavar="N", help="Servers alike (1).", parser=count("--replicas"))
     ] = None
     routing: Annotated[str | None, typer.Option(metavar="RULE", help="round-robin, least-loaded, prefix-aware.")] = None
-    max_ttft: Annotated[
-        str | None, typer.Option("--max-ttft", metavar="TIME", help="First token within: 1s. Searches for rates.")
-    ] = None
+    max_ttft: Annotated[str | None, typer.Option("--max-ttft", metavar="TIME", help="First token within: 1s.")] = None
     max_tpot: Annotated[
         str | None, typer.Option("--max-tpot", metavar="TIME", help="Each further token within: 50ms.")
+    ] = None
+    find: Annotated[
+        str | None, typer.Option(metavar="rate,pool,gpus", help="What to search for under them (all that are).")
     ] = None
     percentile: Annotated[float | None, typer.Option(metavar="P", help="For so many of 100 requests (99).")] = None
 

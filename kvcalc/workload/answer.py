@@ -67,6 +67,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     goals: "tuple[GoalsDocument, ...]" = ()
     asked: int = 0
     """Settings that were asked for: more than runs where Ctrl-C came before."""
+    is_searched: bool = True
+    """Whether all was searched for that was asked for."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -77,7 +79,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_complete(self) -> bool:
         """Whether every setting was served to its end."""
-        return len(self.runs) >= self.asked and all(run.outcome.is_complete for run in self.runs)
+        return self.is_searched and len(self.runs) >= self.asked and all(run.outcome.is_complete for run in self.runs)
 
 
 def simulate_document(answer: Answer) -> "SimulateDocument":
@@ -232,13 +234,12 @@ def _use(run: Run) -> "UseDocument":
     outcome, found, totals = run.outcome, run.metrics, run.outcome.totals
     shares, pool_units = found.pool, outcome.setting.pool_units
     held = outcome.timeline["held_units"] / pool_units
-    whole = pool_units * totals.seconds or 1.0
     return {
         "mean": shares.filled + shares.reserved + shares.internal,
         "p99": _p99(held),
         "peak": found.peak_share,
         "peak_bytes": totals.peak_units * run.case.setting.layout.bytes_per_unit,
-        "shared": SPARED,
+        "shared": found.spared_share,
         "shares": {
             "token_states": shares.filled,
             "reserved": shares.reserved,

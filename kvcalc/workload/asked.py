@@ -97,8 +97,9 @@ def _refuse_small(server: Server, pool: Pool, trace: Trace) -> None:
     least = int(needed.argmin())
     if server.is_context_asked or needed[least] <= pool.longest:
         return
-    lengths = f"request {least + 1:,} of {int(trace.prompt_tokens[least]):,} and {int(trace.output_tokens[least]):,} tokens"
-    message = f"a pool of {pool.pool_bytes:,} bytes takes {pool.longest:,} tokens, and the shortest, {lengths}, is longer"
+    lengths = f"{int(trace.prompt_tokens[least]):,} and {int(trace.output_tokens[least]):,} tokens"
+    held = f"a pool of {pool.pool_bytes:,} bytes takes {pool.longest:,} tokens"
+    message = f"{held}, fewer than the shortest request, number {least + 1:,} of {lengths}"
     raise KvcalcError(message, "a larger pool")
 
 

@@ -227,9 +227,10 @@ class TrialDocument(TypedDict):
 
 
 class SearchDocument(TypedDict):
-    """A search in the order of its trials, for the "rate", for "pool units", or for "replicas of 2 GPUs".
+    """A search for "rate" (requests a second), "pool" (units) or "gpus --tp 2" (replicas), in the order of its trials.
 
-    `value` is null where nothing was found to do, or where all did. `beyond` is one step further and breaks something; `odd` are trials on the wrong side of the value.
+    `value` is null where nothing was found to do, or where all did. `beyond` is one step further and breaks something;
+    `odd` are trials on the wrong side of the value.
     """
 
     what: str
@@ -240,15 +241,24 @@ class SearchDocument(TypedDict):
 
 
 class GoalsDocument(TypedDict):
-    """What was searched for under the limits given, null where it was not, or where nothing meets them."""
+    """Limits, whether a setting keeps them, and what was searched for under them.
+
+    Null is what was not searched for, or where nothing keeps them; `any_rate` says that even all requests at once do.
+    A fleet's pool is that of a replica. `beyond` says of each search what breaks one step further.
+    """
 
     max_ttft_seconds: float | None
     max_tpot_seconds: float | None
     percentile: float
+    meets: bool
+    breaks: str
     largest_rate_per_second: float | None
+    any_rate: bool
     smallest_pool_bytes: int | None
     fewest_gpus: int | None
-    meets: bool
+    tp: int | None
+    replicas: int | None
+    beyond: dict[str, str]
     searches: list[SearchDocument]
 
 

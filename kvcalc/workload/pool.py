@@ -71,10 +71,8 @@ def pool_of(plan: Plan, *, block_tokens: int | None = None, reserves: bool = Fal
 
 def _carried(outcome: Outcome) -> Capacity:
     if outcome.capacity is None:
-        left = outcome.pool.expected
-        raise KvcalcError(
-            f"nothing is left for a pool: {memory(-left)} more are needed beside it", "more --tp, or a smaller --weights"
-        )
+        message = f"nothing is left for a pool: {memory(-outcome.pool.expected)} more are needed beside it"
+        raise KvcalcError(message, "more --tp, or a smaller --weights")
     return outcome.capacity
 
 

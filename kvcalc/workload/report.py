@@ -13,7 +13,7 @@ from kvcalc.workload.summary import summarise
 from kvcalc.workload.tables import curve_table, settings_table, shown_table, times_table
 
 if TYPE_CHECKING:
-    pass
+    from kvcalc.workload.documents import GoalsDocument
 
 FULL = 0.99
 """From this share on a pool counts as full."""
@@ -87,13 +87,16 @@ def _lines(answer: Answer) -> Iterator[str]:
         yield from _rates(runs[0], answer.is_timed)
     else:
         yield from _compared(answer)
-    for goal in answer.goals:
-        yield from _goal(goal)
+    for name, goal in zip(names_of(runs), answer.goals, strict=False):
+        yield from _goal(name, goal)
 
 
 def _interrupted(answer: Answer) -> Iterator[str]:
     done = len(answer.runs)
     last = answer.runs[-1]
+    if last.outcome.is_complete and done == answer.asked:
+        yield "interrupted while searching: what was found before it is below"
+        return
     ended = last.metrics.finished
     where = f", in setting {done} of {answer.asked}" if answer.asked > 1 else ""
     yield f"interrupted after {ended:,} of {last.served:,} requests{where}: the figures are of what is done"
@@ -151,8 +154,7 @@ def _refused(run: Run) -> Iterator[str]:
 def _prefixes(run: Run) -> Iterator[str]:
     if not run.case.setting.prefix_caching:
         return
-    whole = run.outcome.setting.pool_units * run.outcome.totals.seconds or 1.0
-    shared = run.outcome.SPARED * run.case.pool.pool_bytes * run.fleet
+    shared = run.metrics.spared_share * run.case.pool.pool_bytes * run.fleet
     found = f"{run.metrics.hit_rate:.1%} of prompt tokens are found in the cache"
     yield f"{found}; sharing saves {memory(shared)} of it on average"
 
@@ -186,17 +188,28 @@ def _p99(spread: Spread | None) -> float:
     return float("inf") if spread is None else spread.percentiles[3]
 
 
-def _goal(goal: Any) -> Iterator[str]:
+def _goal(name: str, goal: "GoalsDocument") -> Iterator[str]:
     limits = [
-        f"{name} {decimal(goal[key], SECONDS)}"
-        for name, key in (("TTFT", "max_ttft_seconds"), ("TPOT", "max_tpot_seconds"))
-        if goal[key] is not None
+        f"{what} {decimal(limit, SECONDS)}"
+        for what, limit in (("TTFT", goal["max_ttft_seconds"]), ("TPOT", goal["max_tpot_seconds"]))
+        if limit is not None
     ]
     kept = f"{' and '.join(limits)} for {goal['percentile']:g} of 100 requests"
-    yield f"{kept}: {'kept' if goal['meets'] else 'not kept'}"
+    said = "kept" if goal["meets"] else f"not kept, {goal['breaks']}"
+    yield f"{name}: {kept}: {said}" if name else f"{kept}: {said}"
+    if goal["any_rate"]:
+        yield "  largest rate that keeps it: any, even all at once"
     if goal["largest_rate_per_second"] is not None:
-        yield f"  largest rate that keeps it: {goal['largest_rate_per_second']:,.3g} requests/s"
+        yield f"  largest rate that keeps it: {goal['largest_rate_per_second']:,.3g} requests/s{_then(goal, 'rate')}"
     if goal["smallest_pool_bytes"] is not None:
-        yield f"  smallest pool that keeps it: {memory(goal['smallest_pool_bytes'])}"
+        yield f"  smallest pool that keeps it: {memory(goal['smallest_pool_bytes'])}{_then(goal, 'pool')}"
+    elif "pool" in goal["beyond"]:
+        yield f"  no pool is large enough{_then(goal, 'pool')}"
     if goal["fewest_gpus"] is not None:
-        yield f"  fewest GPUs that keep it: {goal['fewest_gpus']}"
+        yield f"  fewest GPUs that keep it: {goal['fewest_gpus']} ({goal['replicas']} x --tp {goal['tp']})"
+
+
+def _then(goal: "GoalsDocument", what: str) -> str:
+    """What breaks one step further."""
+    breaks = goal["beyond"].get(what)
+    return f"; beyond it {breaks}" if breaks else ""

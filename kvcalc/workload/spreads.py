@@ -27,7 +27,7 @@ def _quantiles(seconds: Seconds) -> list[float]:
 
 
 def search_document(what: str, found: Found) -> "SearchDocument":
-    """A search for `what`: "rate", "pool units", "replicas of 2 GPUs"."""
+    """A search for `what`."""
     return {
         "what": what,
         "value": None if found.value is None or math.isinf(found.value) else found.value,
