@@ -8,8 +8,8 @@ import msgspec
 from kvcalc.model.spec import ModelSpec
 from kvcalc.workload.asked import Case
 from kvcalc.workload.metrics import Metrics, Spread, metrics_of
-from kvcalc.workload.spreads import distribution_document
 from kvcalc.workload.outcome import Outcome
+from kvcalc.workload.spreads import distribution_document
 from kvcalc.workload.summary import Lengths, summarise
 from kvcalc.workload.trace import Seconds, Trace
 
