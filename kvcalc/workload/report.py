@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, cast
 from kvcalc.report import Bar, Report
 from kvcalc.sizing.report import kv_formats
 from kvcalc.units import SECONDS, counted, decimal, memory
-from kvcalc.workload.answer import Answer, Run, names_of, simulate_document, waiting_peak
+from kvcalc.workload.answer import Answer, simulate_document, waiting_peak
 from kvcalc.workload.metrics import Spread
 from kvcalc.workload.outcome import REFUSALS
+from kvcalc.workload.runs import Run, names_of
 from kvcalc.workload.summary import summarise
 from kvcalc.workload.tables import curve_table, settings_table, shown_table, times_table
 

@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING
 
 from kvcalc.report import Column, Table, Unit, Value
-from kvcalc.workload.answer import Answer, Run, names_of
+from kvcalc.workload.answer import Answer
+from kvcalc.workload.runs import Run, names_of
 
 if TYPE_CHECKING:
     from kvcalc.workload.documents import HitCurveDocument
