@@ -9,6 +9,7 @@ from kvcalc.workload.asked import Case
 from kvcalc.workload.metrics import Spread, metrics_of
 from kvcalc.workload.outcome import Outcome
 from kvcalc.workload.runs import Run, names_of
+from kvcalc.workload.spreads import distribution_document
 from kvcalc.workload.summary import Lengths, summarise
 from kvcalc.workload.trace import Seconds, Trace
 
@@ -114,6 +115,7 @@ def run_document(run: Run, name: str) -> "RunDocument":
             "e2e": _spread(found.e2e),
             "queueing": _spread(found.queueing),
         },
+        "distribution": distribution_document(outcome),
         "at_once": _at_once(run),
         "use": _use(run),
         "prefixes": (

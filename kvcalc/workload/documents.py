@@ -99,6 +99,14 @@ class TimesDocument(TypedDict):
     queueing: SpreadDocument | None
 
 
+class DistributionDocument(TypedDict):
+    """The times that such shares of requests are not over: [] where no request came to it."""
+
+    shares: list[float]
+    ttft: list[float]
+    tpot: list[float]
+
+
 class AtOnceDocument(TypedDict):
     """Requests at once, over all of the time."""
 
@@ -177,6 +185,7 @@ class RunDocument(TypedDict):
     complete: bool
     requests: CountsDocument
     times: TimesDocument
+    distribution: DistributionDocument
     at_once: AtOnceDocument
     use: UseDocument
     prefixes: PrefixesDocument | None
@@ -208,6 +217,29 @@ class HitCurveDocument(TypedDict):
     unlimited: float
 
 
+class TrialDocument(TypedDict):
+    """One simulation of a search: its value, what it breaks, "" for nothing, and its percentiles in seconds."""
+
+    value: float
+    breaks: str
+    ttft: float
+    tpot: float
+
+
+class SearchDocument(TypedDict):
+    """A search for "rate" (requests a second), "pool" (units) or "gpus --tp 2" (replicas), in the order of its trials.
+
+    `value` is null where nothing was found to do, or where all did. `beyond` is one step further and breaks something;
+    `odd` are trials on the wrong side of the value.
+    """
+
+    what: str
+    value: float | None
+    beyond: TrialDocument | None
+    trials: list[TrialDocument]
+    odd: list[TrialDocument]
+
+
 class GoalsDocument(TypedDict):
     """Limits, whether a setting keeps them, and what was searched for under them.
 
@@ -227,6 +259,7 @@ class GoalsDocument(TypedDict):
     tp: int | None
     replicas: int | None
     beyond: dict[str, str]
+    searches: list[SearchDocument]
 
 
 class SimulateDocument(TypedDict):

@@ -9,7 +9,7 @@ from kvcalc.errors import KvcalcError
 from kvcalc.units import SECONDS, counted, decimal
 from kvcalc.workload.fleet import simulate_fleet
 from kvcalc.workload.outcome import POOL, REFUSALS, Outcome
-from kvcalc.workload.search import Found, largest, smallest
+from kvcalc.workload.search import Found, Verdict, largest, smallest
 from kvcalc.workload.simulate import Setting, admissible, simulate
 from kvcalc.workload.trace import Seconds, Trace
 
@@ -36,24 +36,31 @@ class Slo(msgspec.Struct, frozen=True, kw_only=True):
         if not 0 < self.percentile <= 100:
             raise KvcalcError(f"--percentile {self.percentile} is no percentile", "from above 0 to 100, such as 99")
 
-    def breaks(self, outcome: Outcome) -> str:
-        """What an outcome breaks, in words; "" where it meets all.
+    def verdict(self, outcome: Outcome) -> Verdict:
+        """What an outcome breaks, in words, and the percentiles of its TTFT and TPOT, whether limited or not.
 
         A request that is larger than the pool breaks every target; one past the server's contexts is no matter of it.
         KeyboardInterrupt where the outcome was cut short.
         """
         if not outcome.is_complete:
             raise KeyboardInterrupt
+        seconds = {"TTFT": self._percentile(ttft_of(outcome)), "TPOT": self._percentile(tpot_of(outcome))}
         too_large = int((outcome.requests.refused == POOL).sum())
         if too_large:
-            return f"{counted(too_large, 'request')} {'is' if too_large == 1 else 'are'} {REFUSALS[POOL]}"
-        times = ((self.ttft, "TTFT", ttft_of(outcome)), (self.tpot, "TPOT", tpot_of(outcome)))
+            return Verdict(
+                f"{counted(too_large, 'request')} {'is' if too_large == 1 else 'are'} {REFUSALS[POOL]}", seconds
+            )
         is_timed = outcome.setting.cost is not None
-        return ", ".join(
-            f"{name} p{self.percentile:g} {_time(value, is_timed)} > {_time(limit, is_timed)}"
-            for limit, name, seconds in times
-            if limit is not None and (value := self._percentile(seconds)) > limit
+        broken = (
+            f"{name} p{self.percentile:g} {_time(seconds[name], is_timed)} > {_time(limit, is_timed)}"
+            for name, limit in (("TTFT", self.ttft), ("TPOT", self.tpot))
+            if limit is not None and seconds[name] > limit
         )
+        return Verdict(", ".join(broken), seconds)
+
+    def breaks(self, outcome: Outcome) -> str:
+        """What an outcome breaks, in words; "" where it meets all."""
+        return self.verdict(outcome).breaks
 
     def _percentile(self, seconds: Seconds) -> float:
         import numpy as np
@@ -96,8 +103,8 @@ def largest_rate(trace: Trace, setting: Setting, slo: Slo, *, tolerance: float =
     if setting.cost is None:
         raise KvcalcError("a rate needs times: steps are the unit of time here", "add --gpu, or --step-time 20ms")
 
-    def judge(tried: float) -> str:
-        return slo.breaks(run(at_rate(trace, tried), setting))
+    def judge(tried: float) -> Verdict:
+        return slo.verdict(run(at_rate(trace, tried), setting))
 
     return largest(judge, rate, (rate * LOWEST_SCALE, rate * HIGHEST_SCALE), tolerance)
 
@@ -129,8 +136,8 @@ def smallest_pool(trace: Trace, setting: Setting, slo: Slo, *, tolerance: float 
     # A buddy system rounds what it gives to powers of two.
     bounds = int(needs.max()), 2 * int(needs.sum())
 
-    def judge(units: float) -> str:
-        return slo.breaks(run(trace, msgspec.structs.replace(setting, pool_units=int(units))))
+    def judge(units: float) -> Verdict:
+        return slo.verdict(run(trace, msgspec.structs.replace(setting, pool_units=int(units))))
 
     return smallest(judge, bounds, tolerance)
 
@@ -172,7 +179,7 @@ def fewest_gpus(
 
 
 def _fewest_replicas(trace: Trace, setting: Setting, slo: Slo, most: int, routing: str) -> Found:
-    def judge(replicas: float) -> str:
-        return slo.breaks(simulate_fleet(trace, setting, int(replicas), routing).whole)
+    def judge(replicas: float) -> Verdict:
+        return slo.verdict(simulate_fleet(trace, setting, int(replicas), routing).whole)
 
     return smallest(judge, (1, most))

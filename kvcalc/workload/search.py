@@ -1,18 +1,28 @@
 """The largest or smallest value that still meets something, by bisection, with a log of all that was tried."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
-Judge = Callable[[float], str]
-"""What a value breaks; "" where it meets all."""
+
+class Verdict(NamedTuple):
+    """What is broken, "" where all is met, and the seconds that were measured, by name."""
+
+    breaks: str
+    seconds: dict[str, float]
+
+
+Judge = Callable[[float], Verdict]
+"""What is said of a value."""
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """One value that was tried, and what it breaks: nothing where it meets all."""
+    """One value that was tried, and what was said of it."""
 
     value: float
     breaks: str
+    seconds: dict[str, float]
 
     @property
     def is_met(self) -> bool:
@@ -41,7 +51,7 @@ class _Log:
 
     def meets(self, value: float) -> bool:
         if value not in self.trials:
-            self.trials[value] = Trial(value, self._judge(value))
+            self.trials[value] = Trial(value, *self._judge(value))
         return self.trials[value].is_met
 
 

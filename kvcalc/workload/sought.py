@@ -15,6 +15,7 @@ from kvcalc.workload.outcome import Outcome
 from kvcalc.workload.runs import ROUTING, Run
 from kvcalc.workload.search import Found
 from kvcalc.workload.simulate import Setting, simulate
+from kvcalc.workload.spreads import search_document
 from kvcalc.workload.trace import Trace
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def goals_of(runs: Iterable[Run], sought: Sought, told: Told) -> "Iterator[Goals
             "tp": None,
             "replicas": None,
             "beyond": {},
+            "searches": [],
         }
         for name in sought.what:
             SEARCHES[name](run, sought.slo, document, partial(told, name))
@@ -110,6 +112,7 @@ def _tps(run: Run) -> Sequence[int]:
 
 
 def _beyond(found: Found, name: str, document: "GoalsDocument") -> None:
+    document["searches"].append(search_document(name, found))
     if found.beyond is not None:
         document["beyond"][name] = found.beyond.breaks
 

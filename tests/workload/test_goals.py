@@ -13,7 +13,7 @@ from kvcalc.errors import KvcalcError
 from kvcalc.workload.fleet import simulate_fleet
 from kvcalc.workload.goals import Slo, at_rate, fewest_gpus, largest_rate, rate_of, smallest_pool, tpot_of, ttft_of
 from kvcalc.workload.metrics import metrics_of
-from kvcalc.workload.search import largest, smallest
+from kvcalc.workload.search import Verdict, largest, smallest
 from kvcalc.workload.simulate import simulate
 from kvcalc.workload.steptime import FixedCost
 
@@ -21,11 +21,11 @@ BOUNDS = (1e-6, 1e6)
 
 
 def below(limit):
-    return lambda value: "" if value <= limit else f"over {limit}"
+    return lambda value: Verdict("" if value <= limit else f"over {limit}", {})
 
 
 def above(limit):
-    return lambda value: "" if value >= limit else f"under {limit}"
+    return lambda value: Verdict("" if value >= limit else f"under {limit}", {})
 
 
 @given(st.floats(1e-4, 1e4), st.floats(1e-3, 1e3), st.sampled_from([0.01, 0.2]))
@@ -47,24 +47,27 @@ def test_the_smallest_is_found_exactly(limit, low, high):
 
 
 def test_where_nothing_is_in_the_way_or_nothing_does():
-    assert largest(lambda _: "", 1.0, BOUNDS).value == math.inf
-    assert largest(lambda _: "", 1.0, BOUNDS).beyond is None
-    none = largest(lambda _: "always", 1.0, BOUNDS)
+    assert largest(lambda _: Verdict("", {}), 1.0, BOUNDS).value == math.inf
+    assert largest(lambda _: Verdict("", {}), 1.0, BOUNDS).beyond is None
+    none = largest(lambda _: Verdict("always", {}), 1.0, BOUNDS)
     assert none.value is None and none.beyond.breaks == "always" and none.beyond.value < 1e-5
-    assert smallest(lambda _: "", (5, 9)).value == 5 and smallest(lambda _: "", (5, 9)).beyond is None
-    none = smallest(lambda _: "always", (5, 9))
+    assert (
+        smallest(lambda _: Verdict("", {}), (5, 9)).value == 5
+        and smallest(lambda _: Verdict("", {}), (5, 9)).beyond is None
+    )
+    none = smallest(lambda _: Verdict("always", {}), (5, 9))
     assert none.value is None and none.beyond.value == 9
     assert smallest(above(7), (7, 7)).value == 7
 
 
 def test_what_noise_breaks_is_said():
     def ragged(value):
-        return "noise" if 66 < value < 72 or value > 100 else ""
+        return Verdict("noise" if 66 < value < 72 or value > 100 else "", {})
 
     found = largest(ragged, 50.0, BOUNDS)
     assert 99 < found.value <= 100
     assert [one.breaks for one in found.odd] == ["noise"] and 66 < found.odd[0].value < 72
-    found = smallest(lambda value: "" if value >= 100 or 83 <= value <= 87 else "few", (1, 1000))
+    found = smallest(lambda value: Verdict("" if value >= 100 or 83 <= value <= 87 else "few", {}), (1, 1000))
     assert found.value == 100 and [one.value for one in found.odd] == [85]
 
 
