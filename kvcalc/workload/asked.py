@@ -105,10 +105,10 @@ def _refuse_small(server: Server, pool: Pool, trace: Trace) -> None:
 
 
 def _shares(server: Server, pool: Pool, trace: Trace) -> bool:
-    """Whether prefixes are kept; unasked where the trace has some, and a layer keeps every token."""
+    """Whether prefixes are kept; unasked where trace, engine and layers do."""
     if server.prefix_caching is not None:
         return server.prefix_caching
-    keeps = any(group.cap is None for group in pool.blocks.layout.groups)
+    keeps = server.plan.engine.keeps_prefixes and any(group.cap is None for group in pool.blocks.layout.groups)
     return server.allocator == "paged" and trace.prefix_ids is not None and keeps
 
 

@@ -175,14 +175,19 @@ def _rates(run: Run, is_timed: bool) -> Iterator[str]:
 
 
 def _compared(answer: Answer) -> Iterator[str]:
-    """The best of several settings by what they differ in."""
+    """The best of several settings by what they differ in, and the worst beside it."""
     names = names_of(answer.runs)
     if answer.is_timed:
-        best = min(range(len(names)), key=lambda place: _p99(answer.runs[place].metrics.e2e))
-        yield f"fastest for 99 of 100 requests: {names[best]}"
+        times = [_p99(run.metrics.e2e) for run in answer.runs]
+        what, said = "fastest whole requests (p99)", [decimal(time, SECONDS) for time in times]
     else:
-        best = min(range(len(names)), key=lambda place: answer.runs[place].outcome.totals.steps)
-        yield f"fewest steps: {names[best]}"
+        times = [run.outcome.totals.steps for run in answer.runs]
+        what, said = "fewest steps", [f"{time:,.0f}" for time in times]
+    best, worst = times.index(min(times)), times.index(max(times))
+    if best != worst:
+        yield f"{what}: {names[best]}, {said[best]}; most: {names[worst]}, {said[worst]}"
+    else:
+        yield f"{what}: {said[best]} in every setting"
 
 
 def _p99(spread: Spread | None) -> float:

@@ -68,7 +68,7 @@ def names_of(runs: Sequence[Run]) -> list[str]:
     """What tells the settings apart, in the words of their flags; of one setting nothing needs to be said."""
     facts = [dict(facts_of(run)) for run in runs]
     differ = [key for key in facts[0] if len({fact[key] for fact in facts}) > 1]
-    return [" ".join(fact[key] for key in differ) for fact in facts]
+    return [" ".join(fact[key] for key in differ if fact[key]) for fact in facts]
 
 
 def facts_of(run: Run) -> Iterator[tuple[str, str]]:
@@ -76,5 +76,5 @@ def facts_of(run: Run) -> Iterator[tuple[str, str]]:
     server, blocks = run.case.server, run.case.pool.block_tokens
     yield "--kv-dtype", server.plan.workload.kv_dtype
     yield "--allocator", server.allocator
-    yield "--block-size", f"block {'/'.join(map(str, blocks))}"
+    yield "--block-size", f"block {'/'.join(map(str, blocks))}" if server.allocator == "paged" and blocks else ""
     yield "--prefix-caching", f"prefixes {'on' if run.case.setting.prefix_caching else 'off'}"
