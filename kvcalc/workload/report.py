@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 FULL = 0.99
 """From this share on a pool counts as full."""
-KEEPS_UP = 0.9
-"""A server that answers fewer of the requests that come has a queue that grows."""
+LEFT = 0.05
+"""Where a larger share of all requests waits as the last one comes, and more than ever run, the queue grew."""
 
 
 def simulate_report(answer: Answer) -> Report:
@@ -170,8 +170,14 @@ def _rates(run: Run, is_timed: bool) -> Iterator[str]:
         f"busy {found.busy_share:.1%} of {decimal(totals.seconds, SECONDS)}"
     )
     come = summarise(run.outcome.trace).rate_per_second
-    if come is not None and found.requests_per_second < KEEPS_UP * come:
+    if come is not None and _left(run) > max(LEFT * run.served, found.peak_running):
         yield f"it does not keep up: {come:,.2f} requests/s come, and the queue grows while they do"
+
+
+def _left(run: Run) -> int:
+    """Requests that wait as the last one comes."""
+    requests = run.outcome.requests
+    return int((requests.admitted_seconds > requests.arrival_seconds.max()).sum())
 
 
 def _compared(answer: Answer) -> Iterator[str]:
