@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from kvcalc.cli.emit import STDOUT, emit, format_of, refuse_existing, say, write_through
 from kvcalc.cli.fit import CardOptions
 from kvcalc.cli.options import OutputFormat, OutputOptions, ShardingOptions, verb
@@ -28,9 +30,10 @@ from kvcalc.errors import KvcalcError
 if TYPE_CHECKING:
     from kvcalc.model.spec import ModelSpec
     from kvcalc.report import Report
-    from kvcalc.workload.answer import Answer, Run
+    from kvcalc.workload.answer import Answer
     from kvcalc.workload.asked import Case, Server
     from kvcalc.workload.documents import GoalsDocument
+    from kvcalc.workload.runs import Run
     from kvcalc.workload.simulate import Progress
     from kvcalc.workload.sought import Sought, Told
 
@@ -96,8 +99,7 @@ def _answered(
     spec = load(model, served.set_ or (), assume=served.assume, download=served.download)
     limit = served.max_model_len or spec.max_context
     asked = requests_of(path, requests, limit)
-    longest = int((asked.trace.prompt_tokens + asked.trace.output_tokens).max())
-    servers = servers_of(spec, flags, limit or longest)
+    servers = servers_of(spec, flags, limit or asked.trace.longest)
     _refuse_contradictions(requests, flags, fleet, servers[0])
     cases = [case_of(server, asked.trace) for server in servers]
     return _run(spec, asked, cases, fleet, output)
@@ -122,9 +124,7 @@ def _refuse_contradictions(requests: TraceOptions, flags: Flags, fleet: FleetOpt
 def _run(
     spec: "ModelSpec", asked: Requests, cases: "Sequence[Case]", fleet: FleetOptions, output: SimulateOutput
 ) -> "Answer":
-    from kvcalc.workload.answer import Answer
-    from kvcalc.workload.curves import curves_of
-    from kvcalc.workload.notes import notes_of
+    from kvcalc.workload.answered import answer_of
     from kvcalc.workload.runs import runs_of
 
     sought = _sought(fleet, cases[0])
@@ -141,18 +141,8 @@ def _run(
         if not runs:
             raise KeyboardInterrupt
         goals, is_searched = _goals(runs, sought, told)
-    notes = dict.fromkeys(note for case in cases for note in notes_of(case, asked.trace))
-    return Answer(
-        spec=spec,
-        trace=asked.trace,
-        seed=asked.seed,
-        runs=tuple(runs),
-        curves=tuple(curves_of(asked.trace, cases)),
-        goals=tuple(goals),
-        asked=len(cases),
-        is_searched=is_searched,
-        notes=(*asked.notes, *notes),
-    )
+    answer = answer_of(spec, asked.trace, cases, runs, seed=asked.seed)
+    return msgspec.structs.replace(answer, goals=tuple(goals), is_searched=is_searched)
 
 
 def _sought(fleet: FleetOptions, case: "Case") -> "Sought | None":

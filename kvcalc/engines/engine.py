@@ -229,6 +229,11 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         return sharding.stage_ranks * sharding.pp * sharding.dp
 
     @property
+    def keeps_prefixes(self) -> bool:
+        """Whether it keeps prefixes of prompts for later requests, under its own flags."""
+        return False
+
+    @property
     def step_tokens(self) -> int | None:
         """The most tokens of prompts and answers that a step computes, None where nobody said."""
         return getattr(self, self.step_flag) if self.step_flag else None

@@ -107,6 +107,11 @@ class Sglang(Engine, frozen=True, kw_only=True):
         sizes = pools.sizes(pool_bytes)
         return shared_pages(pools, sizes, dict(_limits(pools, sizes, size.workload.context_tokens)))
 
+    @property
+    def keeps_prefixes(self) -> bool:
+        """Unless a flag says no."""
+        return not self.disable_radix_cache
+
     def pool_bytes(self, card: Card, size: CacheSize) -> int:
         """Its share of what is free before weights are loaded, less the weights, in bytes (_profile_available_bytes).
 

@@ -95,6 +95,11 @@ class TensorRtLlm(Engine, frozen=True, kw_only=True):
             log=self._log(stages, blocks),
         )
 
+    @property
+    def keeps_prefixes(self) -> bool:
+        """Unless a flag says no."""
+        return self.enable_block_reuse
+
     def pool_bytes(self, card: Card, size: CacheSize) -> int:
         """Its share of what weights, a dummy run and all else leave free (KvCacheCreator._cal_max_memory)."""
         return int(card.left_bytes * Fraction(str(self.kv_cache_free_gpu_mem_fraction)))

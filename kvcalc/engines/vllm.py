@@ -123,6 +123,11 @@ class Vllm(Engine, frozen=True, kw_only=True):
         estimated = planner.estimated_length(pool, short)
         return {"needed_bytes": planner.needed_bytes()[short], "estimated_max_model_len": estimated}
 
+    @property
+    def keeps_prefixes(self) -> bool:
+        """Unless a flag says no."""
+        return self.enable_prefix_caching is not False
+
     def pool_bytes(self, card: Card, size: CacheSize) -> int:
         """The share of the card that it may use, less all that is not cache, in bytes.
 

@@ -1,14 +1,14 @@
 """What a simulation found, as the JSON contract carries it."""
 
-from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, cast
 
 import msgspec
 
 from kvcalc.model.spec import ModelSpec
 from kvcalc.workload.asked import Case
-from kvcalc.workload.metrics import Metrics, Spread, metrics_of
+from kvcalc.workload.metrics import Spread, metrics_of
 from kvcalc.workload.outcome import Outcome
+from kvcalc.workload.runs import Run, names_of
 from kvcalc.workload.spreads import distribution_document
 from kvcalc.workload.summary import Lengths, summarise
 from kvcalc.workload.trace import Seconds, Trace
@@ -31,29 +31,6 @@ if TYPE_CHECKING:
     )
 
 SCHEMA = "kvcalc.simulate/1"
-
-
-class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """A server and what became of the trace there; of a fleet, all of it as one and each replica by its place."""
-
-    case: Case
-    outcome: Outcome
-    fleet: int = 1
-    routing: str | None = None
-    replicas: dict[int, Outcome] = {}
-
-    @property
-    def metrics(self) -> Metrics:
-        """Its figures."""
-        found: Metrics | None = self.__dict__.get("metrics_found")
-        if found is None:
-            found = self.__dict__["metrics_found"] = metrics_of(self.outcome)
-        return found
-
-    @property
-    def served(self) -> int:
-        """Requests that were not refused."""
-        return len(self.outcome.trace) - sum(self.outcome.refused.values())
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -279,19 +256,3 @@ def _replica(outcome: Outcome) -> "ReplicaDocument":
         "hit_rate": found.hit_rate,
         "busy": found.busy_share,
     }
-
-
-def names_of(runs: Sequence[Run]) -> list[str]:
-    """What tells the settings apart, in the words of their flags; of one setting nothing needs to be said."""
-    facts = [dict(facts_of(run)) for run in runs]
-    differ = [key for key in facts[0] if len({fact[key] for fact in facts}) > 1]
-    return [" ".join(fact[key] for key in differ) for fact in facts]
-
-
-def facts_of(run: Run) -> Iterator[tuple[str, str]]:
-    """Flags that may differ between settings."""
-    server, blocks = run.case.server, run.case.pool.block_tokens
-    yield "--kv-dtype", server.plan.workload.kv_dtype
-    yield "--allocator", server.allocator
-    yield "--block-size", f"block {'/'.join(map(str, blocks))}"
-    yield "--prefix-caching", f"prefixes {'on' if run.case.setting.prefix_caching else 'off'}"

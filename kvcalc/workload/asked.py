@@ -1,5 +1,6 @@
 """What is asked of a simulated server, and the setting that it becomes."""
 
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -104,10 +105,10 @@ def _refuse_small(server: Server, pool: Pool, trace: Trace) -> None:
 
 
 def _shares(server: Server, pool: Pool, trace: Trace) -> bool:
-    """Whether prefixes are kept; unasked where the trace has some, and a layer keeps every token."""
+    """Whether prefixes are kept; unasked where trace, engine and layers do."""
     if server.prefix_caching is not None:
         return server.prefix_caching
-    keeps = any(group.cap is None for group in pool.blocks.layout.groups)
+    keeps = server.plan.engine.keeps_prefixes and any(group.cap is None for group in pool.blocks.layout.groups)
     return server.allocator == "paged" and trace.prefix_ids is not None and keeps
 
 
@@ -121,8 +122,8 @@ def _cost(server: Server, trace: Trace, sequences: int, step_tokens: int) -> Ste
     use = use_of(server.plan)
     engine = server.plan.engine
     machine = machine_for(str(server.plan.budget.gpu), None if engine.is_plain else engine.name, use)
-    longest = int((trace.prompt_tokens + trace.output_tokens).max())
-    return ModelCost(make_setting(server.plan.spec, machine, use), Scales(), sequences, longest, step_tokens)
+    setting = make_setting(server.plan.spec, machine, use)
+    return ModelCost(setting, Scales(), sequences, trace.longest, step_tokens)
 
 
 def use_of(plan: Plan) -> Any:
@@ -138,3 +139,13 @@ def use_of(plan: Plan) -> Any:
         encoder_tokens=work.encoder_tokens,
         sharding=plan.sharding,
     )
+
+
+def requests_within(trace: Trace | str | Path, limit: int | None) -> Trace:
+    """The requests of a trace, or of the file of one, of at most `limit` tokens; the others are counted."""
+    from kvcalc.workload.limits import limited
+    from kvcalc.workload.readers import read_trace
+
+    if isinstance(trace, str | Path):
+        return read_trace(trace, max_context=limit, policy="reject")
+    return trace if limit is None else limited(trace, limit, "reject")

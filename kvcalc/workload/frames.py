@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from kvcalc.report import Column
 from kvcalc.speed.sweep import stream
-from kvcalc.workload.answer import Answer, Run, names_of
+from kvcalc.workload.answer import Answer
 from kvcalc.workload.outcome import REFUSALS
+from kvcalc.workload.runs import Run, names_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame

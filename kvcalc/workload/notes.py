@@ -12,6 +12,7 @@ def notes_of(case: Case, trace: Trace) -> Iterator[str]:
     setting, server, pool = case.setting, case.server, case.pool
     if server.plan.engine.is_plain:
         blocks = f"in blocks of {pool.block_tokens[0]} tokens" if pool.block_tokens else "as states alone"
+        blocks = blocks if server.allocator == "paged" else "in one piece a request"
         yield (
             f"no engine: the need {blocks}, at most {setting.max_num_seqs:,} requests at once and "
             f"{setting.max_num_batched_tokens:,} tokens a step (--engine vllm)"

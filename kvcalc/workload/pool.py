@@ -79,6 +79,9 @@ def _carried(outcome: Outcome) -> Capacity:
 def _too_small(outcome: Outcome, capacity: Capacity) -> KvcalcError:
     context, engine = outcome.size.workload.context_tokens, outcome.plan.engine
     held = engine.allocate(outcome.size).allocated_bytes
+    if held <= outcome.pool.expected:
+        why = f"no request of {context:,} tokens runs: {capacity.limited_by} run out"
+        return KvcalcError(why, f"kvcalc fit shows the pools of {engine.name}")
     who = "" if engine.is_plain else f": {engine.name} does not start"
     message = f"a request of {context:,} tokens needs {held:,} bytes in a pool of {outcome.pool.expected:,}{who}"
     longest = capacity.longest_request

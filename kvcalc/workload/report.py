@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, cast
 from kvcalc.report import Bar, Report
 from kvcalc.sizing.report import kv_formats
 from kvcalc.units import SECONDS, counted, decimal, memory
-from kvcalc.workload.answer import Answer, Run, names_of, simulate_document, waiting_peak
+from kvcalc.workload.answer import Answer, simulate_document, waiting_peak
 from kvcalc.workload.metrics import Spread
 from kvcalc.workload.outcome import REFUSALS
+from kvcalc.workload.runs import Run, names_of
 from kvcalc.workload.summary import summarise
 from kvcalc.workload.tables import curve_table, settings_table, shown_table, times_table
 
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
 FULL = 0.99
 """From this share on a pool counts as full."""
-KEEPS_UP = 0.9
-"""A server that answers fewer of the requests that come has a queue that grows."""
+LEFT = 0.05
+"""Where a larger share of all requests waits as the last one comes, and more than ever run, the queue grew."""
 
 
 def simulate_report(answer: Answer) -> Report:
@@ -169,19 +170,30 @@ def _rates(run: Run, is_timed: bool) -> Iterator[str]:
         f"busy {found.busy_share:.1%} of {decimal(totals.seconds, SECONDS)}"
     )
     come = summarise(run.outcome.trace).rate_per_second
-    if come is not None and found.requests_per_second < KEEPS_UP * come:
+    if come is not None and _left(run) > max(LEFT * run.served, found.peak_running):
         yield f"it does not keep up: {come:,.2f} requests/s come, and the queue grows while they do"
 
 
+def _left(run: Run) -> int:
+    """Requests that wait as the last one comes."""
+    requests = run.outcome.requests
+    return int((requests.admitted_seconds > requests.arrival_seconds.max()).sum())
+
+
 def _compared(answer: Answer) -> Iterator[str]:
-    """The best of several settings by what they differ in."""
+    """The best of several settings by what they differ in, and the worst beside it."""
     names = names_of(answer.runs)
     if answer.is_timed:
-        best = min(range(len(names)), key=lambda place: _p99(answer.runs[place].metrics.e2e))
-        yield f"fastest for 99 of 100 requests: {names[best]}"
+        times = [_p99(run.metrics.e2e) for run in answer.runs]
+        what, said = "fastest whole requests (p99)", [decimal(time, SECONDS) for time in times]
     else:
-        best = min(range(len(names)), key=lambda place: answer.runs[place].outcome.totals.steps)
-        yield f"fewest steps: {names[best]}"
+        times = [run.outcome.totals.steps for run in answer.runs]
+        what, said = "fewest steps", [f"{time:,.0f}" for time in times]
+    best, worst = times.index(min(times)), times.index(max(times))
+    if best != worst:
+        yield f"{what}: {names[best]}, {said[best]}; most: {names[worst]}, {said[worst]}"
+    else:
+        yield f"{what}: {said[best]} in every setting"
 
 
 def _p99(spread: Spread | None) -> float:

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kvcalc.errors import KvcalcError, UnknownNameError
-from kvcalc.workload.answer import Run
 from kvcalc.workload.asked import Case, case_of
 from kvcalc.workload.fleet import simulate_fleet
 from kvcalc.workload.goals import Slo, fewest_gpus, largest_rate, smallest_pool
 from kvcalc.workload.outcome import Outcome
-from kvcalc.workload.runs import ROUTING
+from kvcalc.workload.runs import ROUTING, Run
 from kvcalc.workload.search import Found
 from kvcalc.workload.simulate import Setting, simulate
 from kvcalc.workload.spreads import search_document

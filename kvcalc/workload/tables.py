@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING
 
 from kvcalc.report import Column, Table, Unit, Value
-from kvcalc.workload.answer import Answer, Run, names_of
+from kvcalc.workload.answer import Answer
+from kvcalc.workload.runs import Run, names_of
 
 if TYPE_CHECKING:
     from kvcalc.workload.documents import HitCurveDocument
@@ -66,13 +67,13 @@ def settings_table(answer: Answer) -> Table:
 
 
 def shown_table(table: Table) -> Table:
-    """What a screen has room for: shares to a thousandth, and what is held without its parts."""
+    """What a screen has room for: shares to a thousandth, and no more than what is held."""
     shares = {place for place, column in enumerate(table.columns) if column.unit == "fraction"}
     rows = [
         tuple(round(float(cell), 3) if place in shares and cell is not None else cell for place, cell in enumerate(row))
         for row in table.rows
     ]
-    return Table(table.columns, rows, table.title).without("token_states", "external", "cached", "output_tokens_rate")
+    return Table(table.columns, rows, table.title).without("external", "cached", "output_tokens_rate")
 
 
 def _row(run: Run, name: str) -> tuple[Value, ...]:
