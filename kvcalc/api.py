@@ -2,10 +2,12 @@
 
 import operator
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from kvcalc.cache.formats import AUTO
 from kvcalc.cache.sharding import Sharding
+from kvcalc.errors import KvcalcError
 from kvcalc.model import catalog
 from kvcalc.model.spec import ModelSpec
 from kvcalc.sizing.need import CacheSize, Workload, default_context, size_workload
@@ -14,8 +16,11 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from kvcalc.engines.documents import FitDocument
+    from kvcalc.engines.plan import Budget, Plan
     from kvcalc.profiler.documents import ProfileDocument
     from kvcalc.speed.throughput import Throughput
+    from kvcalc.workload.documents import SimulateDocument
+    from kvcalc.workload.trace import Trace
 
 
 def load(
@@ -91,21 +96,86 @@ def fit(
     One of `gpu` (a name), `gpu_memory_bytes` and `kv_cache_memory_bytes` says where the memory comes from; `engine` is
     a name like `vllm@0.24`, `engine_flags` are its own flags by name. `workload` are the other arguments of `size`.
     """
-    from kvcalc.engines.engine import find_engine
     from kvcalc.engines.fit import answer
     from kvcalc.engines.fit_report import fit_document
-    from kvcalc.engines.plain import Plain
-    from kvcalc.engines.plan import Budget, Plan
 
-    asked = size(spec, context_tokens, batch, **workload)
-    plan = Plan(
+    budget = _budget(gpu, gpu_memory_bytes, kv_cache_memory_bytes)
+    return fit_document(answer(_plan(size(spec, context_tokens, batch, **workload), budget, engine, engine_flags)))
+
+
+def simulate(
+    spec: ModelSpec | str,
+    trace: "Trace | str | Path",
+    *,
+    gpu: str | None = None,
+    gpu_memory_bytes: int | None = None,
+    kv_cache_memory_bytes: int | None = None,
+    engine: str | None = None,
+    engine_flags: Mapping[str, Any] | None = None,
+    max_model_len: int | None = None,
+    max_num_seqs: int | None = None,
+    max_num_batched_tokens: int | None = None,
+    allocator: str = "paged",
+    prefix_caching: bool | None = None,
+    block_tokens: int | None = None,
+    preemption: Literal["recompute", "swap"] = "recompute",
+    step_seconds: float | None = None,
+    time_free: bool = False,
+    replicas: int = 1,
+    routing: str | None = None,
+    **workload: Any,
+) -> "SimulateDocument":
+    """The requests of `trace` against a cache, as `kvcalc simulate --format json` answers: one setting, one run.
+
+    `trace` is a file, or a Trace (kvcalc.workload.generate makes some); requests longer than `max_model_len`, by
+    default the model's own limit, are left out and counted. Memory comes from where it does in `fit`. `block_tokens`
+    and `max_num_batched_tokens` are of a server without an engine; an engine has its own in `engine_flags`. Without
+    `step_seconds` a step takes what `throughput` says of `gpu`, and is the unit of time where there is none.
+    """
+    from kvcalc.workload.answer import simulate_document
+    from kvcalc.workload.answered import answer_of
+    from kvcalc.workload.asked import Server, case_of, requests_within
+    from kvcalc.workload.runs import runs_of
+
+    model = _loaded(spec)
+    if engine is not None and (block_tokens or max_num_batched_tokens):
+        raise KvcalcError(f"{engine} has blocks and steps of its own", 'engine_flags={"block_size": 16}')
+    requests = requests_within(trace, max_model_len or model.max_context)
+    asked = size(model, max_model_len or model.max_context or requests.longest, **workload)
+    server = Server(
+        plan=_plan(asked, _budget(gpu, gpu_memory_bytes, kv_cache_memory_bytes), engine, engine_flags),
+        is_context_asked=max_model_len is not None,
+        allocator=allocator,
+        prefix_caching=prefix_caching,
+        block_tokens=block_tokens,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        preemption=preemption,
+        step_seconds=step_seconds,
+        time_free=time_free,
+    )
+    cases = [case_of(server, requests)]
+    return simulate_document(answer_of(model, requests, cases, runs_of(requests, cases, replicas, routing)))
+
+
+def _budget(gpu: str | None, gpu_memory_bytes: int | None, kv_cache_memory_bytes: int | None) -> "Budget":
+    from kvcalc.engines.plan import Budget
+
+    return Budget.of(gpu=gpu, gpu_memory=gpu_memory_bytes, kv_cache_memory=kv_cache_memory_bytes)
+
+
+def _plan(asked: CacheSize, budget: "Budget", engine: str | None, flags: Mapping[str, Any] | None) -> "Plan":
+    from kvcalc.engines.engine import find_engine
+    from kvcalc.engines.plain import Plain
+    from kvcalc.engines.plan import Plan
+
+    return Plan(
         spec=asked.spec,
         workload=asked.workload,
         sharding=asked.sharding,
-        engine=Plain() if engine is None else find_engine(engine, engine_flags),
-        budget=Budget.of(gpu=gpu, gpu_memory=gpu_memory_bytes, kv_cache_memory=kv_cache_memory_bytes),
+        engine=Plain() if engine is None else find_engine(engine, flags),
+        budget=budget,
     )
-    return fit_document(answer(plan))
 
 
 def _integer(count: int) -> int:

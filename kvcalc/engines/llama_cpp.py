@@ -59,6 +59,7 @@ class LlamaCpp(Engine, frozen=True, kw_only=True):
     n_gpu_layers: int | None = None
 
     name: ClassVar[str] = NAME
+    step_flag: ClassVar[str] = "batch_size"
     versions: ClassVar[tuple[str, ...]] = ("b11549",)
     ranges: ClassVar[Mapping[str, Range]] = {
         "ctx_size": COUNT,
