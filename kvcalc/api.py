@@ -3,11 +3,10 @@
 import operator
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from kvcalc.cache.formats import AUTO
 from kvcalc.cache.sharding import Sharding
-from kvcalc.errors import KvcalcError
 from kvcalc.model import catalog
 from kvcalc.model.spec import ModelSpec
 from kvcalc.sizing.need import CacheSize, Workload, default_context, size_workload
@@ -113,24 +112,15 @@ def simulate(
     engine: str | None = None,
     engine_flags: Mapping[str, Any] | None = None,
     max_model_len: int | None = None,
-    max_num_seqs: int | None = None,
-    max_num_batched_tokens: int | None = None,
-    allocator: str = "paged",
-    prefix_caching: bool | None = None,
-    block_tokens: int | None = None,
-    preemption: Literal["recompute", "swap"] = "recompute",
-    step_seconds: float | None = None,
-    time_free: bool = False,
     replicas: int = 1,
     routing: str | None = None,
-    **workload: Any,
+    **asked: Any,
 ) -> "SimulateDocument":
     """The requests of `trace` against a cache, as `kvcalc simulate --format json` answers: one setting, one run.
 
     `trace` is a file, or a Trace (kvcalc.workload.generate makes some); requests longer than `max_model_len`, by
-    default the model's own limit, are left out and counted. Memory comes from where it does in `fit`. `block_tokens`
-    and `max_num_batched_tokens` are of a server without an engine; an engine has its own in `engine_flags`. Without
-    `step_seconds` a step takes what `throughput` says of `gpu`, and is the unit of time where there is none.
+    default the model's own limit, are left out and counted. Memory and engine are those of `fit`. `asked` are other
+    arguments of `size`, and those of kvcalc.workload.asked.Server: `allocator`, `prefix_caching`, `step_seconds`, ...
     """
     from kvcalc.workload.answer import simulate_document
     from kvcalc.workload.answered import answer_of
@@ -138,23 +128,11 @@ def simulate(
     from kvcalc.workload.runs import runs_of
 
     model = _loaded(spec)
-    if engine is not None and (block_tokens or max_num_batched_tokens):
-        raise KvcalcError(f"{engine} has blocks and steps of its own", 'engine_flags={"block_size": 16}')
+    own = {name: asked.pop(name) for name in Server.__struct_fields__ if name in asked}
     requests = requests_within(trace, max_model_len or model.max_context)
-    asked = size(model, max_model_len or model.max_context or requests.longest, **workload)
-    server = Server(
-        plan=_plan(asked, _budget(gpu, gpu_memory_bytes, kv_cache_memory_bytes), engine, engine_flags),
-        is_context_asked=max_model_len is not None,
-        allocator=allocator,
-        prefix_caching=prefix_caching,
-        block_tokens=block_tokens,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens,
-        preemption=preemption,
-        step_seconds=step_seconds,
-        time_free=time_free,
-    )
-    cases = [case_of(server, requests)]
+    size_asked = size(model, max_model_len or model.max_context or requests.longest, **asked)
+    plan = _plan(size_asked, _budget(gpu, gpu_memory_bytes, kv_cache_memory_bytes), engine, engine_flags)
+    cases = [case_of(Server(plan=plan, is_context_asked=max_model_len is not None, **own), requests)]
     return simulate_document(answer_of(model, requests, cases, runs_of(requests, cases, replicas, routing)))
 
 
