@@ -9,6 +9,7 @@ from kvcalc.workload.asked import Case
 from kvcalc.workload.metrics import Spread, metrics_of
 from kvcalc.workload.outcome import Outcome
 from kvcalc.workload.runs import Run, names_of
+from kvcalc.workload.spreads import distribution_document
 from kvcalc.workload.summary import Lengths, summarise
 from kvcalc.workload.trace import Seconds, Trace
 
