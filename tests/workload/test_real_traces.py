@@ -68,6 +68,6 @@ def test_what_prefixes_save(name, unlimited, at_3m):
     assert share(3_000_000) == pytest.approx(at_3m, abs=0.06)
     assert share(50_000_000) > 0.95
     run = document["runs"][0]
-    assert run["requests"]["finished"] == len(trace)
+    assert run["requests"]["finished"] == document["trace"]["requests"]
     # Blocks in use push out what would be kept: a server finds less than a cache of its whole pool.
     assert run["prefixes"]["hit_rate"] <= curve["unlimited"]
