@@ -16,10 +16,12 @@ from kvcalc.workload.trace import Seconds, Trace
 if TYPE_CHECKING:
     from kvcalc.workload.documents import (
         AtOnceDocument,
+        CountsDocument,
         GoalsDocument,
         HitCurveDocument,
         LengthsDocument,
         PoolDocument,
+        PrefixesDocument,
         ReplicaDocument,
         RunDocument,
         SettingDocument,
@@ -98,17 +100,11 @@ def _lengths(lengths: Lengths) -> "LengthsDocument":
 def run_document(run: Run, name: str) -> "RunDocument":
     """One setting and what came of it."""
     outcome, found = run.outcome, run.metrics
-    unfinished = run.served - found.finished
     return {
         "setting": _setting(run, name),
         "pool": _pool(run.case),
         "complete": outcome.is_complete,
-        "requests": {
-            "total": len(outcome.trace),
-            "finished": found.finished,
-            "unfinished": unfinished,
-            "refused": outcome.refused,
-        },
+        "requests": _counts(run),
         "times": {
             "ttft": _spread(found.ttft),
             "tpot": _spread(found.tpot),
@@ -118,11 +114,7 @@ def run_document(run: Run, name: str) -> "RunDocument":
         "distribution": distribution_document(outcome),
         "at_once": _at_once(run),
         "use": _use(run),
-        "prefixes": (
-            {"hit_rate": found.hit_rate, "hit_tokens": int(outcome.requests.hit_tokens.sum())}
-            if run.case.setting.prefix_caching
-            else None
-        ),
+        "prefixes": _prefixes(run),
         "preemptions": {
             "count": found.preemptions,
             "requests": found.preempted_requests,
@@ -138,6 +130,19 @@ def run_document(run: Run, name: str) -> "RunDocument":
         "timeline": _timeline(outcome),
         "replicas": [_replica(one) for one in run.replicas.values()],
     }
+
+
+def _counts(run: Run) -> "CountsDocument":
+    finished = run.metrics.finished
+    refused = run.outcome.refused
+    total = len(run.outcome.trace)
+    return {"total": total, "finished": finished, "unfinished": run.served - finished, "refused": refused}
+
+
+def _prefixes(run: Run) -> "PrefixesDocument | None":
+    if not run.case.setting.prefix_caching:
+        return None
+    return {"hit_rate": run.metrics.hit_rate, "hit_tokens": int(run.outcome.requests.hit_tokens.sum())}
 
 
 def _setting(run: Run, name: str) -> "SettingDocument":

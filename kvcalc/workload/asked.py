@@ -26,6 +26,7 @@ HOST_BYTES_PER_SECOND = 25e9
 class Server(msgspec.Struct, frozen=True, kw_only=True):
     """A server as it is asked for; its plan's context is the longest request that it takes.
 
+    `block_tokens` and `max_num_batched_tokens` are of a server without an engine: an engine has its own.
     `prefix_caching` None: where requests share prefixes. `step_seconds` None: by the throughput model where a card is
     named, else a step is the unit of time, as `time_free` asks for everywhere.
     """
@@ -47,6 +48,8 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
             raise KvcalcError(f"--allocator {self.allocator!r} is not known", f"write {', '.join(near)}")
         if self.preemption not in get_args(Preemption):
             raise KvcalcError(f"--preemption {self.preemption!r} is neither recompute nor swap", "recompute is usual")
+        if not self.plan.engine.is_plain and self.max_num_batched_tokens is not None:
+            raise KvcalcError(f"{self.plan.engine.name} has a budget of its own", f"set {self.plan.engine.step_flag}")
         if self.time_free and self.step_seconds is not None:
             raise KvcalcError("--step-time and --time-free contradict each other", "keep one of them")
 
