@@ -129,7 +129,15 @@ def _run(
 
     sought = _sought(fleet, cases[0])
     with _progress(not output.quiet) as (progress, told):
-        runs = runs_of(asked.trace, cases, fleet.replicas or 1, fleet.routing, jobs=output.jobs, progress=progress)
+        runs = runs_of(
+            asked.trace,
+            cases,
+            fleet.replicas or 1,
+            fleet.routing,
+            jobs=output.jobs,
+            backend=output.backend,
+            progress=progress,
+        )
         if not runs:
             raise KeyboardInterrupt
         goals, is_searched = _goals(runs, sought, told)

@@ -152,6 +152,7 @@ class SimulateOutput(msgspec.Struct, frozen=True):
     force: Annotated[bool, typer.Option("--force", help="Overwrite that file.")] = False
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No notes, no progress.")] = False
     jobs: Annotated[int, typer.Option("--jobs", "-j", metavar="N", help="Settings side by side; -1: all cores.")] = 1
+    backend: Annotated[str, typer.Option(metavar="NAME", help="Who runs jobs: loky, ray, dask.")] = "loky"
 
 
 def listed(flag: str) -> Callable[[str], tuple[int, ...]]:

@@ -40,6 +40,7 @@ def simulate_fleet(
     routing: str = "round-robin",
     *,
     jobs: int = 1,
+    backend: str = "loky",
     progress: Progress | None = None,
 ) -> FleetOutcome:
     """Route `trace` to so many servers alike, and serve it; a KeyboardInterrupt keeps what is done.
@@ -58,7 +59,7 @@ def simulate_fleet(
         simulate(trace, setting)
     places = [place for place in range(replicas) if (chosen == place).any()]
     shares = [part_of(trace, np.flatnonzero(chosen == place)) for place in places]
-    found = run_all([(share, setting) for share in shares], jobs=jobs, progress=progress)
+    found = run_all([(share, setting) for share in shares], jobs=jobs, backend=backend, progress=progress)
     outcomes = dict(zip(places, found, strict=False))
     whole = whole_of(trace, setting, replicas, routed, outcomes)
     return FleetOutcome(whole=whole, outcomes=outcomes, replica_of=chosen)

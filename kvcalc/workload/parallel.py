@@ -1,6 +1,8 @@
 """Simulations side by side in processes, which joblib starts and feeds: here, or on a cluster of Ray or Dask."""
 
 import importlib
+import os
+import signal
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -30,15 +32,16 @@ def run_all(
 ) -> list[Outcome]:
     """Each trace by its setting, in so many processes (-1: one a core), with the same results as in one.
 
-    `progress` is called with requests that are done: now and then in one process, else after each simulation.
+    `progress` is called with requests that are done: after each simulation, and in one process also now and then.
     KvcalcError where a backend is not known or not installed. Ctrl-C ends all; those before it are returned.
     """
     if jobs == 0:
         raise KvcalcError("--jobs 0: nobody would work", "1, or -1 for as many as there are cores")
     served = sum(len(trace) for trace, _ in work)
+    kind = backend_of(backend)
     if len(work) < 2 or (jobs == 1 and backend == "loky"):
         return _serial(work, served, progress)
-    return _parallel(work, jobs, backend_of(backend), served, progress)
+    return _parallel(work, jobs, kind, served, progress)
 
 
 def _serial(work: Sequence[Work], served: int, progress: Progress | None) -> list[Outcome]:
@@ -49,6 +52,8 @@ def _serial(work: Sequence[Work], served: int, progress: Progress | None) -> lis
         done += len(trace)
         if not found[-1].is_complete:
             break
+        if progress is not None:
+            progress(done, served)
     return found
 
 
@@ -65,16 +70,23 @@ class Part(NamedTuple):
     is_complete: bool
 
 
-def _one(trace: Trace, setting: Setting) -> Part:
+def _one(trace: Trace, setting: Setting, parent: int | None) -> Part:
+    # A terminal's Ctrl-C goes to every process of its group: the parent ends the others.
+    if parent is not None and os.getpid() != parent:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     found = simulate(trace, setting)
     return Part(found.requests, found.totals, found.timeline, found.is_complete)
 
 
 class Backend(NamedTuple):
-    """A backend of joblib: `prepare` makes it known there, and `streams` says whether results come one by one."""
+    """A backend of joblib. `prepare` makes it known there; `streams` says whether results come one by one.
+
+    `is_here` where its processes stand in the terminal's group.
+    """
 
     prepare: Callable[[], Any]
     streams: bool
+    is_here: bool = False
 
 
 def _parallel(
@@ -84,6 +96,7 @@ def _parallel(
 
     name, kind = backend
     kind.prepare()
+    parent = os.getpid() if kind.is_here else None
     found: list[Outcome] = []
     done = 0
     try:
@@ -91,7 +104,9 @@ def _parallel(
             # Those that an interruption or a mistake leaves undone are nothing to advise about.
             warnings.filterwarnings("ignore", "[0-9]+ tasks which were still being processed", UserWarning)
             form = "generator" if kind.streams else "list"
-            parts: Iterable[Part] = joblib.Parallel(return_as=form)(joblib.delayed(_one)(*each) for each in work)
+            parts: Iterable[Part] = joblib.Parallel(return_as=form)(
+                joblib.delayed(_one)(*each, parent) for each in work
+            )
             for (trace, setting), part in zip(work, parts, strict=True):
                 found.append(Outcome(trace=trace, setting=setting, **part._asdict()))
                 done += len(trace)
@@ -133,7 +148,7 @@ def _extra(module: str, extra: str) -> Any:
 
 
 BACKENDS: dict[str, Backend] = {
-    "loky": Backend(_nothing, streams=True),
+    "loky": Backend(_nothing, streams=True, is_here=True),
     "ray": Backend(_ray, streams=False),
     "dask": Backend(_dask, streams=True),
 }
