@@ -17,13 +17,13 @@ def notes_of(case: Case, trace: Trace) -> Iterator[str]:
             f"no engine: the need {blocks}, at most {setting.max_num_seqs:,} requests at once and "
             f"{setting.max_num_batched_tokens:,} tokens a step (--engine vllm)"
         )
-    if not server.is_context_asked and setting.max_model_len is not None:
+    if not server.is_context_asked and (server.plan.spec.max_context or pool.longest < trace.longest):
         asked = server.plan.workload.context_tokens
         whose = "by default" if pool.longest == asked else f"all that the pool takes, not {asked:,}"
-        yield f"requests of up to {setting.max_model_len:,} tokens, {whose} (--max-model-len)"
+        yield f"requests of up to {pool.longest:,} tokens, {whose} (--max-model-len)"
     low, high = pool.outcome.pool.low, pool.outcome.pool.high
     if low < high:
-        yield f"the pool is {memory(low)} to {memory(high)}, as kvcalc fit explains"
+        yield f"the pool is {memory(max(0, low))} to {memory(high)}, as kvcalc fit explains"
     yield from _notes_on_time(case, trace)
     if server.prefix_caching is None and setting.prefix_caching:
         yield "prefixes are kept, as the trace has some (--prefix-caching off)"

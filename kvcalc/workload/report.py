@@ -42,16 +42,25 @@ def simulate_report(answer: Answer) -> Report:
 
 def _title(answer: Answer) -> Iterator[str]:
     run = answer.runs[0]
-    plan, blocks = run.case.server.plan, run.case.pool.block_tokens
+    plan = run.case.server.plan
     yield answer.spec.name
     card = plan.budget.gpu or ("a card" if plan.budget.total_bytes else "a pool that was given")
     yield f"{run.fleet * plan.gpus} x {card}" if plan.budget.total_bytes else card
     yield "no engine" if plan.engine.is_plain else f"{plan.engine.name} {plan.engine.version}"
     if len(answer.runs) == 1:
-        yield f"KV {kv_formats(run.case.pool.outcome.size)}"
-        yield f"blocks of {'/'.join(map(str, blocks))}" if run.case.server.allocator == "paged" else "contiguous"
+        yield from _kept(run)
     drawn = f"drawn by seed {answer.seed}" if answer.trace.name.startswith("isl=") else f"of {answer.trace.name}"
     yield f"{counted(len(answer.trace), 'request')} {drawn}"
+
+
+def _kept(run: Run) -> Iterator[str]:
+    """The format of what is kept, and the room that it takes."""
+    blocks = run.case.pool.block_tokens
+    if not blocks:
+        yield "states alone"
+        return
+    yield f"KV {kv_formats(run.case.pool.outcome.size)}"
+    yield f"blocks of {'/'.join(map(str, blocks))}" if run.case.server.allocator == "paged" else "contiguous"
 
 
 def _bars(run: Run) -> Iterator[Bar]:
