@@ -56,6 +56,7 @@ def test_every_request_is_served_once_by_one_replica(trace, setting, replicas, r
     assert set(np.flatnonzero(fleet.replica_of != REFUSED)) == set(mine)
     assert (~np.isnan(whole.requests.finished_seconds)).nonzero()[0].tolist() == mine.tolist()
     assert sum(len(one.trace) for one in fleet.outcomes.values()) == len(mine)
+    assert whole.setting.pool_units == setting.pool_units * replicas
     assert metrics_of(whole).finished == sum(metrics_of(one).finished for one in fleet.outcomes.values())
     assert metrics_of(whole).hit_rate <= 1
     assert sum(metrics_of(whole).pool) == pytest.approx(1)
@@ -158,6 +159,17 @@ def test_prefix_aware_by_hand():
     setting = server(pool_units=1000, cost=FixedCost(0.5))
     # Nothing is under way at 20 s and later: what does not match goes to the first.
     assert route(trace, setting, 2, "prefix-aware").replica_of.tolist() == [0, 1, 0, 0, 1, 0]
+
+
+def test_of_equal_matches_the_less_loaded_replica_wins():
+    a, b = [1, 2, 3, 4], [5, 6, 7, 8]
+    # Both replicas get the head of a: the second while the first is crowded with 65 of b.
+    ids = [a] + [b] * 66 + [a, a]
+    arrivals = [0.0] + [50.0] * 66 + [50.0, 51.0]
+    chosen = route(
+        steady([16] * 69, [99] * 69, arrivals, ids), server(pool_units=10**5, cost=FixedCost(0.5)), 2, "prefix-aware"
+    ).replica_of
+    assert chosen[0] == 0 and chosen[-2] == chosen[-1] == 1
 
 
 def test_a_router_forgets_what_the_pool_cannot_hold():
