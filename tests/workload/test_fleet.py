@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -15,7 +16,7 @@ from kvcalc.workload.clock import clock_of
 from kvcalc.workload.fleet import part_of, route, simulate_fleet
 from kvcalc.workload.joined import REFUSED
 from kvcalc.workload.metrics import metrics_of
-from kvcalc.workload.routing import ROUTINGS, Inbox, Replica, is_uneven
+from kvcalc.workload.routing import ROUTINGS, Inbox, PrefixAware, Replica, is_uneven
 from kvcalc.workload.scheduler import Limits, Scheduler
 from kvcalc.workload.simulate import Setting, admissible, simulate
 from kvcalc.workload.steptime import FixedCost
@@ -162,14 +163,14 @@ def test_prefix_aware_by_hand():
 
 
 def test_of_equal_matches_the_less_loaded_replica_wins():
-    a, b = [1, 2, 3, 4], [5, 6, 7, 8]
-    # Both replicas get the head of a: the second while the first is crowded with 65 of b.
-    ids = [a] + [b] * 66 + [a, a]
-    arrivals = [0.0] + [50.0] * 66 + [50.0, 51.0]
-    chosen = route(
-        steady([16] * 69, [99] * 69, arrivals, ids), server(pool_units=10**5, cost=FixedCost(0.5)), 2, "prefix-aware"
-    ).replica_of
-    assert chosen[0] == 0 and chosen[-2] == chosen[-1] == 1
+    trace = steady([16] * 4, [9] * 4, [0.0] * 4, [[1, 2, 3, 4]] * 4)
+    router = PrefixAware(trace, admissible(trace, server(pool_units=1000))[0], 2)
+    loads = [(0, 0), (100, 0), (5, 2), (2, 5)]
+    # The second goes to the other one because load is uneven: from then on both match.
+    chosen = [
+        router.choose(request, [SimpleNamespace(requests=one) for one in each]) for request, each in enumerate(loads)
+    ]
+    assert chosen == [0, 1, 1, 0]
 
 
 def test_a_router_forgets_what_the_pool_cannot_hold():
