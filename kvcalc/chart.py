@@ -22,7 +22,10 @@ class Axis(msgspec.Struct, frozen=True):
 
 
 class Series(msgspec.Struct, frozen=True):
-    """One line, cloud or row of bars; None in `y` is a gap. `hover` adds a sentence to each point, as it stands."""
+    """One line, cloud or row of bars; None in `y` is a gap. `hover` adds a sentence to each point, as it stands.
+
+    A dashed line is a reference, as a limit or a diagonal; a dashed bar is room that nothing takes.
+    """
 
     name: str
     x: Sequence[int | float | str]

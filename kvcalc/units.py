@@ -65,11 +65,17 @@ def binary_neighbour(text: str) -> int | None:
 
 def parse_memory(text: str, flag: str) -> int:
     """Read bytes, a fraction of one left out: `40GiB` or `40GB`; a unit without its base (`40G`) could mean either."""
+    return int(parse_bytes(text, flag))
+
+
+def parse_bytes(text: str, flag: str) -> Fraction:
+    """The same exactly: `3514.25B` is what some caches grow by."""
     match = _MEMORY.fullmatch(text.strip()) if len(text) <= _LONGEST_COUNT else None
     if not match:
         raise KvcalcError(f"{flag} {shorten(text)!r} is no amount of memory with its base", "write 40GiB or 40GB")
     number, prefix, binary = match.groups()
-    value = int(Fraction(number) * (1024 if binary else 1000) ** " kmgt".index(prefix.lower() or " "))
+    scale = int((1024 if binary else 1000) ** " kmgt".index(prefix.lower() or " "))
+    value = Fraction(number) * scale
     if not 1 <= value < _MOST_MEMORY:
         raise KvcalcError(f"{flag} {text!r}: from 1 B to 8 EiB are possible", "write 40GiB or 40GB")
     return value
@@ -92,6 +98,18 @@ def parse_shares(text: str, flag: str) -> tuple[float, ...]:
     if not shares or any(not 0 <= share < math.inf for share in shares) or not sum(shares):
         raise KvcalcError(f"{flag} {shorten(text)!r} is no list of shares", "write 3,1")
     return shares
+
+
+def parse_seconds(text: str, flag: str) -> float:
+    """Read a time with its unit: `30ms`, `1.5s`, `250us`, `2min`."""
+    match = _TIME.fullmatch(text.strip()) if len(text) <= _LONGEST_COUNT else None
+    if not match or not float(match[1]):
+        raise KvcalcError(f"{flag} {shorten(text)!r} is no time above 0 with its unit", "write 30ms or 1.5s")
+    return float(Fraction(match[1]) * _TIME_UNITS[match[2]])
+
+
+_TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(us|ms|s|min)")
+_TIME_UNITS = {"us": Fraction(1, 10**6), "ms": Fraction(1, 1000), "s": Fraction(1), "min": Fraction(60)}
 
 
 def memory(count: float | Fraction, given: int | None = None) -> str:

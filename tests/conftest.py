@@ -32,6 +32,13 @@ class Answer:
         return json.loads(self.out)
 
 
+@pytest.fixture(autouse=True)
+def outside_of_github(monkeypatch):
+    """What kvcalc prints is the same where these tests run in GitHub Actions."""
+    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture
 def kvcalc(capsys):
     """Run the command line: kvcalc("size", "llama-8b") -> Answer."""

@@ -29,9 +29,13 @@ from kvcalc import doctor, documents
 from kvcalc.cache.formats import all_formats
 from kvcalc.cache.kinds import KINDS
 from kvcalc.cli.app import VERBS, main
+from kvcalc.cli.plan_settings import vocabulary
 from kvcalc.engines import documents as engine_documents
 from kvcalc.hardware import documents as hardware_documents
 from kvcalc.model.spec import Document
+from kvcalc.plan import documents as plan_documents
+from kvcalc.plan.limits import LIMITS
+from kvcalc.plan.schema import plan_schema
 from kvcalc.profiler import documents as profiler_documents
 from kvcalc.speed import documents as speed_documents
 from kvcalc.speed.sweep import documents as sweep_documents
@@ -41,11 +45,13 @@ SCHEMAS = {
     **documents.SCHEMAS,
     **engine_documents.SCHEMAS,
     **hardware_documents.SCHEMAS,
+    **plan_documents.SCHEMAS,
     **profiler_documents.SCHEMAS,
     **speed_documents.SCHEMAS,
     **sweep_documents.SCHEMAS,
     **workload_documents.SCHEMAS,
     **doctor.SCHEMAS,
+    **plan_documents.SCHEMAS,
 }
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -109,11 +115,15 @@ def run(command: str) -> str:
 def schemas() -> dict[Path, str]:
     """The JSON Schemas of docs/schemas: the spec language, and what each verb prints."""
     kinds = {"spec": Document, **SCHEMAS}
-    return {DOCS / "schemas" / f"{name}.json": _schema(kind) for name, kind in kinds.items()}
+    made = {DOCS / "schemas" / f"{name}.json": _schema(kind) for name, kind in kinds.items()}
+    return {**made, DOCS / "schemas" / "kvcalc.plan-1.json": _json(plan_schema(vocabulary()))}
 
 
 def _schema(kind: object) -> str:
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(kind)}
+    return _json({"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(kind)})
+
+
+def _json(schema: dict[str, object]) -> str:
     return json.dumps(schema, indent=1) + "\n"
 
 
@@ -122,6 +132,12 @@ def _formats() -> str:
     for form in all_formats():
         aliases = ", ".join(f"`{alias}`" for alias in form.aliases)
         rows.append(f"| `{form.name}` | {aliases} | {form.value_bytes() or 'whole entries'} | {form.source} |")
+    return "\n".join(rows) + "\n"
+
+
+def _limits() -> str:
+    rows = ["| limit | written | what is compared | figure |", "|---|---|---|---|"]
+    rows += [f"| `{name}` | `{one.example}` | {one.help} | `{one.figure}` |" for name, one in LIMITS.items()]
     return "\n".join(rows) + "\n"
 
 
@@ -143,6 +159,7 @@ TABLES = {
     "kinds": _kinds,
     "coverage": coverage_table,
     "constants": constants_table,
+    "limits": _limits,
     **GPU_TABLES,
     **VLLM_TABLES,
 }
@@ -160,8 +177,9 @@ def _command_parts() -> list[str]:
     parts = [_CLI_HEAD, _help("")]
     for name, (_, module, attribute) in VERBS.items():
         found = getattr(importlib.import_module(module), attribute)
-        names = [command.name for command in getattr(found, "registered_commands", ())]
-        parts += [f"## kvcalc {name}\n", _help(name), *(_help(f"{name} {below}") for below in names)]
+        below = getattr(found, "registered_commands", ())
+        names = [command.name or command.callback.__name__ for command in below]
+        parts += [f"## kvcalc {name}\n", _help(name), *(_help(f"{name} {one}") for one in names)]
     return parts
 
 

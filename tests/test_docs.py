@@ -78,9 +78,14 @@ def test_the_page_of_the_command_line_is_what_help_prints():
 def test_every_flag_of_a_verb_stands_on_its_page(verb):
     shown = set(re.findall(r"(--[a-z][a-z-]+)", docs.run(f"{verb} --help"))) - {"--help"}
     page = "".join(
-        PAGES[f"{name}.md"].read_text() for name in (PAGE_OF.get(verb, verb), "size", "engines", "llama-cpp")
+        PAGES[f"{name}.md"].read_text()
+        for name in (PAGE_OF.get(verb, verb), *ALSO.get(verb, ()), "size", "engines", "llama-cpp")
     )
     assert [flag for flag in sorted(shown) if flag not in page] == []
+
+
+ALSO = {"check": ("plan", "fit", "throughput")}
+"""A plan's settings are the flags of other verbs, and stand on their pages."""
 
 
 def test_every_verb_is_in_the_readme_and_in_the_contents():

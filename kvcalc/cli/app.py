@@ -66,6 +66,7 @@ VERBS = {
     "profile": (_TRUTH, "kvcalc.cli.profile", "profile"),
     "calibrate": (_TRUTH, "kvcalc.cli.calibrate", "calibrate"),
     "reconcile": (_TRUTH, "kvcalc.cli.reconcile", "reconcile"),
+    "check": (_PAPER, "kvcalc.cli.check", "check_verb"),
     "report": (_PAPER, "kvcalc.cli.report", "report"),
     "models": (_DATA, "kvcalc.cli.models", "app"),
     "gpus": (_DATA, "kvcalc.cli.gpus", "app"),

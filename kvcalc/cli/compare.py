@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from kvcalc.cli.compared import Flags, compare_answers, has_workload, refuse_flags
 from kvcalc.cli.completion import complete_format
 from kvcalc.cli.emit import emit
 from kvcalc.cli.engine_options import EngineOptions
@@ -32,7 +33,7 @@ KvDtypes = Annotated[
 ]
 FailOn = Annotated[
     str | None,
-    typer.Option("--fail-on", metavar="PERCENT", help="Two runs: how much slower is worse, and exit 1 (default 5%)."),
+    typer.Option("--fail-on", metavar="PERCENT", help="Exit 1 where a figure got worse by more: 5%."),
 ]
 
 
@@ -47,12 +48,13 @@ def compare(
     kv_dtype: KvDtypes = None,
     fail_on: FailOn = None,
 ) -> int:
-    """Models, formats or engines side by side, with ratios to the first; or two runs that kvcalc profile recorded."""
+    """Models, formats, engines, plans, saved answers or recorded runs side by side, with ratios to the first."""
+    given = [*_given(request), *_given(engine), *_given(sharding), *(["--kv-dtype"] if kv_dtype else [])]
     if _are_runs(models):
-        flags = [*_given(request), *_given(engine), *_given(sharding), *(["--kv-dtype"] if kv_dtype else [])]
-        return _compare_runs(models, flags, fail_on, output)
-    if fail_on is not None:
-        raise KvcalcError("--fail-on judges two recorded runs, not models", "kvcalc compare old.json new.json")
+        return _compare_runs(models, given, fail_on, output)
+    if fail_on is not None or any(has_workload(name) for name in models):
+        refuse_flags(given, models)
+        return compare_answers(models, Flags(request, engine, sharding, _formats(kv_dtype)), fail_on, output)
     if engine.engine is not None:
         engines_asked = [
             one
@@ -84,16 +86,12 @@ def _compare_engines(asked: "list[tuple[Asked, Engine]]", memory: int | None, ou
 
 
 def _are_runs(names: list[str]) -> bool:
-    """Whether run files are to be compared; KvcalcError where only some of the names are one."""
-    if not any(name.casefold().endswith(".json") for name in names):
+    """Whether it is runs alone that are to be compared, sample by sample."""
+    if len(names) > _TWO or not all(name.casefold().endswith(".json") for name in names):
         return False
     from kvcalc.profiler.record import is_run_file
 
-    runs = [name for name in names if is_run_file(name)]
-    others = [name for name in names if name not in runs]
-    if runs and others:
-        raise KvcalcError(f"{runs[0]} is a run, {others[0]} is none", "compare two run files, or models alone")
-    return bool(runs)
+    return all(is_run_file(name) for name in names)
 
 
 def _compare_runs(names: list[str], flags: list[str], fail_on: str | None, output: OutputOptions) -> int:
@@ -108,7 +106,7 @@ def _compare_runs(names: list[str], flags: list[str], fail_on: str | None, outpu
     first, second = names
     report = compare_runs(read_run(first), read_run(second), (first, second), threshold)
     emit(report, output)
-    return report.exit_code
+    return 0 if fail_on is None else report.exit_code
 
 
 _TWO = 2

@@ -29,7 +29,7 @@ def emit(report: Report, output: OutputOptions, notes: Sequence[str] = ()) -> No
     out = None if output.out == STDOUT else output.out
     form = output.format or (OutputFormat.table if out is None else format_of(out))
     if out is not None:
-        write_file(render(report, form).encode(), out, output.force)
+        write_file(render(report, form).encode(), out, output.force, output.quiet)
     elif form is OutputFormat.table:
         from kvcalc.render.terminal import print_report
 
@@ -88,16 +88,16 @@ def render(report: Report, form: OutputFormat) -> str:
     return RENDERERS[form.value](report)
 
 
-def write_file(content: bytes, path: Path, force: bool) -> None:
+def write_file(content: bytes, path: Path, force: bool, quiet: bool = False) -> None:
     """Write `content` to the file at `path`, whole or not at all, and say so; KvcalcError where that cannot be."""
-    write_through(lambda draft: _write_bytes(draft, content), path, force)
+    write_through(lambda draft: _write_bytes(draft, content), path, force, quiet)
 
 
 def _write_bytes(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def write_through(write: Callable[[Path], None], path: Path, force: bool) -> None:
+def write_through(write: Callable[[Path], None], path: Path, force: bool, quiet: bool = False) -> None:
     """The same of what `write` puts into a file that it is given, a piece at a time."""
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
@@ -110,8 +110,9 @@ def write_through(write: Callable[[Path], None], path: Path, force: bool) -> Non
         raise KvcalcError(
             f"{shorten(str(path))}: {reason}", "-o names a file in a folder that can be written"
         ) from error
-    with contextlib.suppress(OSError):
-        print(f"Wrote {path}", file=sys.stderr)
+    if not quiet:
+        with contextlib.suppress(OSError):
+            print(f"Wrote {path}", file=sys.stderr)
 
 
 def refuse_existing(path: Path, force: bool) -> None:

@@ -2,12 +2,12 @@
 
 import sys
 from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from kvcalc.cli.emit import STDOUT, emit, format_of, refuse_existing, say, write_file, write_through
 from kvcalc.cli.options import Models, OutputFormat, OutputOptions, given_in, tokens_or, verb
+from kvcalc.cli.progress import Watch
 from kvcalc.cli.sweep_options import GoalOptions, GridOptions, SameOptions, SweepFormat, SweepOutput
 from kvcalc.errors import KvcalcError
 
@@ -35,12 +35,13 @@ def sweep(models: Models, *, grid: GridOptions, same: SameOptions, goals: GoalOp
 
     if form not in _STREAMED:
         refuse_unheld(asked.sides)
-    found = Grid(asked)
-    if output.plot is not None:
-        write_file(picture(found, output.plot.suffix[1:].lower()), output.plot, output.force)
-    if form in _STREAMED:
-        _stream(found, output, form)
-        return 0
+    with Watch(output) as watch:
+        found = Grid(asked, watch.progress)
+        if output.plot is not None:
+            write_file(picture(found, output.plot.suffix[1:].lower()), output.plot, output.force)
+        if form in _STREAMED:
+            _stream(found, output, form)
+            return 0
     return _show(grid_report(found), output, form)
 
 
@@ -52,7 +53,8 @@ def _search(asked: "Asked", goals: "Goals", grid: GridOptions, output: SweepOutp
         raise KvcalcError("--batch is what --max-ttft, --max-tpot, --users and --rate search for", "leave --batch out")
     if output.plot is not None:
         raise KvcalcError("--plot draws the points of a grid", "leave the goals out, and add --batch 1..256 --served")
-    found = Answers(asked, goals)
+    with Watch(output) as watch:
+        found = Answers(asked, goals, watch.progress)
     report = answers_report(found)
     if form in _STREAMED:
         _stream(found, output, form)
@@ -111,26 +113,28 @@ def _asked(models: Sequence[str], grid: GridOptions, same: SameOptions, goals: G
     from kvcalc.hardware.gpus import find_gpu
     from kvcalc.model.catalog import load
     from kvcalc.speed.sweep.asked import Asked
+    from kvcalc.speed.sweep.asking import engine_names, listed
     from kvcalc.speed.sweep.money import Rates, parse_powers, parse_prices
 
-    gpus = tuple(dict.fromkeys(find_gpu(name).name for name in _listed(grid.gpu)))
+    gpus = tuple(dict.fromkeys(find_gpu(name).name for name in listed(grid.gpu)))
     if not gpus:
         _refuse_speed(grid, same, goals)
+    named = engine_names(grid.engine, is_timed=bool(gpus))
     specs = tuple(load(name, same.set_ or (), assume=same.assume, download=same.download) for name in models)
-    calibrations = _calibrations(same, gpus)
+    calibrations, engines = _calibrated(same.calibration, gpus, named)
     osl = tokens_or(grid.osl, "--osl", 128)
-    contexts, batches, ranks = _axes(specs, grid, osl, bool(gpus), goals)
+    contexts, batches, ranks = _axes(specs, grid, osl, gpus, len(engines), goals)
     return Asked(
         specs=specs,
-        uses=tuple(_uses(grid, same, ranks)),
+        uses=_uses(grid, same, ranks),
         contexts=contexts,
         batches=batches,
         gpus=gpus,
-        engine=next((one.engine_for(same.engine) for one in calibrations.values()), same.engine),
+        engines=engines,
         osl=osl,
         served=goals.served,
         scales={gpu: one.scales for gpu, one in calibrations.items()},
-        notes=tuple(one.provenance for one in calibrations.values()),
+        notes=tuple(dict.fromkeys(one.provenance for one in calibrations.values())),
         rates=Rates(parse_prices(goals.price or (), gpus), parse_powers(goals.power or (), gpus)),
     )
 
@@ -138,17 +142,23 @@ def _asked(models: Sequence[str], grid: GridOptions, same: SameOptions, goals: G
 def _refuse_speed(grid: GridOptions, same: SameOptions, goals: GoalOptions) -> None:
     """KvcalcError for a flag that says nothing of memory alone."""
     given = given_in(goals) | given_in(same) | given_in(grid)
-    for name in ("served", "max_ttft", "max_tpot", "users", "rate", "price", "power", "engine", "calibration",
+    for name in ("served", "max_ttft", "max_tpot", "users", "rate", "price", "power", "calibration",
                  "attention_dp", "weights", "isl", "osl"):  # fmt: skip
         if name in given:
             raise KvcalcError(f"--{name.replace('_', '-')} is about speed, and no GPU is named", "add --gpu h100-sxm")
 
 
 def _axes(
-    specs: "Sequence[ModelSpec]", grid: GridOptions, osl: int, has_gpu: bool, goals: GoalOptions
+    specs: "Sequence[ModelSpec]",
+    grid: GridOptions,
+    osl: int,
+    gpus: Sequence[str],
+    engines: int,
+    goals: GoalOptions,
 ) -> tuple[tuple[int, ...], tuple[int, ...], list[int]]:
     """Contexts, batches and tensor-parallel sizes; KvcalcError where there are too many, before they are made."""
     from kvcalc.sizing.need import default_context
+    from kvcalc.speed.sweep.asking import kv_formats, weight_formats
     from kvcalc.speed.sweep.axis import parse_axis, refuse_too_many
 
     if grid.ctx is not None and grid.isl is not None:
@@ -156,64 +166,44 @@ def _axes(
     has_load = goals.users is not None or goals.rate is not None
     batches = parse_axis(grid.batch or "1", "--batch", "number")
     ranks = parse_axis(grid.tp or ("1..8" if has_load else "1"), "--tp", "number")
-    whole = grid.ctx or (None if has_gpu else str(default_context(specs)))
+    whole = grid.ctx or (None if gpus else str(default_context(specs)))
     contexts = parse_axis(whole or grid.isl or "1024", "--isl" if whole is None else "--ctx")
-    formats = len(_formats(grid.kv_dtype)) * len(_weights(grid.weights))
-    gpus = len(_listed(grid.gpu)) or 1
-    refuse_too_many([len(specs), formats, gpus, ranks.length, contexts.length, batches.length])
+    formats = len(kv_formats(grid.kv_dtype)) * len(weight_formats(grid.weights))
+    deployments = [len(specs), formats, engines, len(gpus) or 1, ranks.length]
+    refuse_too_many([*deployments, contexts.length, batches.length])
     added = osl if whole is None else 0
     return tuple(count + added for count in contexts.values()), tuple(batches.values()), ranks.values()
 
 
-def _uses(grid: GridOptions, same: SameOptions, ranks: Sequence[int]) -> "list[Use]":
+def _uses(grid: GridOptions, same: SameOptions, ranks: Sequence[int]) -> "tuple[Use, ...]":
     """Formats and tensor-parallel sizes, the latter varied first."""
-    from kvcalc.cache.sharding import Sharding
-    from kvcalc.speed.setting import Use
+    from kvcalc.speed.sweep.asking import kv_formats, make_uses, weight_formats
 
     encoder = same.encoder_tokens
-    return [
-        Use(
-            weights=form,
-            kv_dtype=kv_dtype,
-            dtype=same.dtype,
-            state_dtype=same.state_dtype,
-            encoder_tokens=None if encoder is None else tokens_or(encoder, "--encoder-tokens", 1),
-            sharding=Sharding(tp=tp, pp=same.pp, dp=same.dp, ep=same.ep),
-            attention_dp=same.attention_dp,
-        )
-        for form, kv_dtype, tp in product(_weights(grid.weights), _formats(grid.kv_dtype), ranks)
-    ]
+    return make_uses(
+        weight_formats(grid.weights),
+        kv_formats(grid.kv_dtype),
+        ranks,
+        pp=same.pp,
+        dp=same.dp,
+        ep=same.ep,
+        dtype=same.dtype,
+        state_dtype=same.state_dtype,
+        encoder_tokens=None if encoder is None else tokens_or(encoder, "--encoder-tokens", 1),
+        attention_dp=same.attention_dp,
+    )
 
 
-def _formats(given: Sequence[str] | None) -> list[str]:
-    """One request a format, by its name; an item that names components (index=bf16) is one request as a whole."""
-    from kvcalc.cache.formats import AUTO, find_format
-
-    asked = [one for item in given or [AUTO] for one in ([item] if "=" in item else _listed([item]))]
-    named = [one if "=" in one or one == AUTO else find_format(one, "--kv-dtype").name for one in asked]
-    return list(dict.fromkeys(named))
-
-
-def _weights(given: Sequence[str] | None) -> list[str | None]:
-    """The formats and recipes by their names; None leaves them to the model."""
-    from kvcalc.cache.formats import find_format
-    from kvcalc.speed.weights import is_recipe
-
-    listed = _listed(given)
-    return [one.casefold() if is_recipe(one) else find_format(one, "--weights").name for one in listed] or [None]
-
-
-def _listed(given: Sequence[str] | None) -> list[str]:
-    """What stands behind commas, and in a flag that is given several times."""
-    return list(dict.fromkeys(part.strip() for item in given or () for part in item.split(",")))
-
-
-def _calibrations(same: SameOptions, gpus: Sequence[str]) -> "dict[str, CalibrationFile]":
-    if same.calibration is None:
-        return {}
+def _calibrated(
+    path: Path | None, gpus: Sequence[str], engines: "tuple[str | None, ...]"
+) -> "tuple[dict[str, CalibrationFile], tuple[str | None, ...]]":
+    """The calibration of each GPU, and the engines: those of the calibration where none is named."""
+    if path is None:
+        return {}, engines
     from kvcalc.speed.calibrated import read_calibration
 
-    return {gpu: read_calibration(same.calibration, gpu, same.engine) for gpu in gpus}
+    found = {gpu: read_calibration(path, gpu, engine) for gpu in gpus for engine in engines}
+    return found, tuple(dict.fromkeys(one.engine_for(engine) for one in found.values() for engine in engines))
 
 
 def _goals(options: GoalOptions) -> "Goals":

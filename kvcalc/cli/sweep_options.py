@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 import msgspec
 import typer
 
-from kvcalc.cli.completion import complete_format, complete_gpu, complete_timed_engine
+from kvcalc.cli.completion import complete_format, complete_gpu
 from kvcalc.cli.options import Assume, Download, Dtype, EncoderTokens, Overrides, StateDtype
 
 
@@ -30,6 +30,12 @@ class GridOptions(msgspec.Struct, frozen=True):
         list[str] | None,
         typer.Option(metavar="NAMES", help="GPUs (kvcalc gpus list); none: memory.", autocompletion=complete_gpu),
     ] = None
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ENGINES", help="vllm,sglang@0.5.20,llama.cpp; tensorrt-llm, transformers; gpt-fast, torch."
+        ),
+    ] = None
     tp: Annotated[
         str | None, typer.Option("--tp", "--tensor-parallel-size", "-tp", metavar="COUNTS", help="Tensor parallel (1).")
     ] = None
@@ -48,14 +54,6 @@ class SameOptions(msgspec.Struct, frozen=True):
     """What is the same at every point."""
 
     PANEL: ClassVar = "The same everywhere"
-    engine: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ENGINE",
-            help="vllm, sglang, tensorrt-llm, llama.cpp, transformers, gpt-fast, torch.",
-            autocompletion=complete_timed_engine,
-        ),
-    ] = None
     pp: Annotated[
         int, typer.Option("--pp", "--pipeline-parallel-size", "-pp", metavar="N", help="Pipeline parallel.")
     ] = 1

@@ -24,9 +24,11 @@ from kvcalc.cli.options import (
     verb,
 )
 from kvcalc.errors import KvcalcError
+from kvcalc.model.spec import ModelSpec
 
 if TYPE_CHECKING:
     from kvcalc.speed.calibrated import CalibrationFile
+    from kvcalc.speed.question import Question
     from kvcalc.speed.setting import Use
     from kvcalc.speed.throughput import Load
 
@@ -113,27 +115,43 @@ def throughput(
     output: OutputOptions,
 ) -> int:
     """Prefill and decode time, tokens a second, what limits them, and how sure that is."""
-    from kvcalc.model.catalog import load as load_model
     from kvcalc.speed.report import throughput_report
-    from kvcalc.speed.throughput import estimate
+
+    question = question_of(model, load, kv, numbers, machine, sharding, force=output.force)
+    report = throughput_report(question.answer, question.calibration)
+    emit(report, output)
+    return report.exit_code
+
+
+def question_of(
+    model: str | ModelSpec,
+    load: LoadOptions,
+    kv: KvDtypeOption,
+    numbers: NumberOptions,
+    machine: MachineOptions,
+    sharding: ShardingOptions,
+    *,
+    force: bool = False,
+) -> "Question":
+    """What the flags ask; the model by its name, or loaded as they say."""
+    from kvcalc.model.catalog import load as load_model
+    from kvcalc.speed.question import Question
 
     if machine.gpu is None:
         raise KvcalcError("no GPU is named", "--gpu h100-sxm; kvcalc gpus list shows them")
     calibration = _calibration(machine, machine.gpu)
-    spec = load_model(model, numbers.set_ or (), assume=numbers.assume, download=numbers.download)
-    found = estimate(
-        spec,
-        machine.gpu,
-        _load(load),
-        _use(numbers, kv, machine, sharding),
-        engine=calibration.engine_for(machine.engine) if calibration else machine.engine,
+    if isinstance(model, str):
+        model = load_model(model, numbers.set_ or (), assume=numbers.assume, download=numbers.download)
+    return Question(
+        spec=model,
+        gpu=machine.gpu,
+        load=_load(load),
+        use=_use(numbers, kv, machine, sharding),
+        engine=machine.engine,
         served=load.served,
-        scales=calibration.scales if calibration else None,
-        force=output.force,
+        calibration=calibration,
+        force=force,
     )
-    report = throughput_report(found, calibration)
-    emit(report, output)
-    return report.exit_code
 
 
 def _load(options: LoadOptions) -> "Load":

@@ -1,6 +1,6 @@
 """Engines by name: what each would hold for a workload, what a pool carries, and by which rules."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self, cast
 
 import msgspec
@@ -175,6 +175,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """The same for the weights."""
     step_flag: ClassVar[str] = ""
     """Its flag for the most tokens of a step."""
+    batch_moves_capacity: ClassVar[bool] = True
+    """Whether what a card leaves and what that carries depend on the batch that is asked about."""
     ranges: ClassVar[Mapping[str, Range]] = {}
     """What its own flags may be, by name; KvcalcError where one is something else, wherever it was read."""
 
@@ -209,6 +211,14 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     def allocate(self, size: CacheSize) -> Allocation:
         """What it holds for the workload of `size`; KvcalcError for a request that it cannot take."""
         raise NotImplementedError
+
+    def allocated_bytes(self, size: CacheSize, batches: Sequence[int]) -> list[int]:
+        """Bytes that `allocate` holds for each of `batches`, all of the context of `size`."""
+        return [self.held_bytes(size.at(size.workload.context_tokens, batch)) for batch in batches]
+
+    def held_bytes(self, size: CacheSize) -> int:
+        """Bytes of `allocate` alone, for searches that ask often."""
+        return self.allocate(size).allocated_bytes
 
     def capacity(self, size: CacheSize, pool_bytes: int) -> Capacity:
         """What a pool of so many bytes on each rank carries, for requests of the context of `size`."""

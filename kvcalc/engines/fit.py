@@ -1,13 +1,13 @@
 """The three questions about a pool, each one monotone search: largest context, most sequences, fewest GPUs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from kvcalc.cache.formats import find_format
 from kvcalc.engines.engine import Allocation
 from kvcalc.engines.held import largest
-from kvcalc.engines.plan import Outcome, Plan, evaluate
+from kvcalc.engines.plan import Bounds, End, Outcome, Plan, evaluate
 from kvcalc.errors import KvcalcError
 from kvcalc.hardware.gpus import load_gpus
 
@@ -17,6 +17,7 @@ MOST_CONTEXT = 2**24
 MOST_GPUS = 128
 FEW_GPUS = 16
 """Up to here every count is tried, then multiples of 8."""
+COUNTS = (*range(1, FEW_GPUS + 1), *range(FEW_GPUS + 8, MOST_GPUS + 1, 8))
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,36 +69,63 @@ def outcome_or_none(plan: Plan) -> Outcome | None:
 
 def largest_context(plan: Plan) -> int:
     """The longest context in tokens at which the batch runs at once, at most the model's own; 0 for none."""
+    return largest_contexts(plan, ("expected",))[0]
 
-    def holds(tokens: int) -> bool:
-        outcome = outcome_or_none(plan.asking(context_tokens=tokens))
-        return outcome is not None and outcome.fits
 
-    return largest(holds, max(plan.spec.max_context or MOST_CONTEXT, plan.workload.context_tokens))
+def largest_contexts(plan: Plan, ends: Sequence[End]) -> list[int]:
+    """The same for ends of the pool's bounds."""
+    tried: dict[int, Outcome | None] = {}
+    most = max(plan.spec.max_context or MOST_CONTEXT, plan.workload.context_tokens)
+
+    def outcome_at(tokens: int) -> Outcome | None:
+        if tokens not in tried:
+            tried[tokens] = outcome_or_none(plan.asking(context_tokens=tokens))
+        return tried[tokens]
+
+    def longest(end: End) -> int:
+        def holds(tokens: int) -> bool:
+            outcome = outcome_at(tokens)
+            return outcome is not None and outcome.fits_at(end)
+
+        return most if holds(most) else largest(holds, most)
+
+    return [longest(end) for end in ends]
 
 
 def most_sequences(outcome: Outcome) -> int:
-    """The most sequences of the context that run at once, over all data-parallel ranks; 0 for none.
+    """The most sequences of the context that run at once, over all data-parallel ranks; 0 for none."""
+    return most_sequences_of(outcome, ("expected",))[0]
+
+
+def most_sequences_of(outcome: Outcome, ends: Sequence[End]) -> list[int]:
+    """The same for ends of the pool's bounds.
 
     What the pool carries, unless a larger batch leaves a smaller pool: the activations of whole prompts grow with it.
     """
-    plan, carried = outcome.plan, outcome.sequences
+    plan, pools = outcome.plan, {outcome.plan.workload.batch: outcome.pool}
 
-    def pool_bytes(batch: int) -> int:
-        return evaluate(plan.asking(batch=batch)).pool.expected
+    def pool_at(batch: int) -> Bounds:
+        if batch not in pools:
+            pools[batch] = evaluate(plan.asking(batch=batch)).pool
+        return pools[batch]
 
-    def holds(batch: int) -> bool:
-        varied = outcome_or_none(plan.asking(batch=batch))
-        return varied is not None and varied.fits
+    def most(end: End) -> int:
+        def holds(batch: int) -> bool:
+            varied = outcome_or_none(plan.asking(batch=batch))
+            return varied is not None and varied.fits_at(end)
 
-    if pool_bytes(1) == pool_bytes(max(plan.workload.batch, carried + 1)):
-        return carried
-    return largest(holds, max(plan.workload.batch, carried))
+        carried = outcome.sequences_at(end)
+        larger = max(plan.workload.batch, carried + 1)
+        if getattr(pool_at(1), end) == getattr(pool_at(larger), end):
+            return carried
+        return largest(holds, max(plan.workload.batch, carried))
+
+    return [most(end) for end in ends]
 
 
 def fewest_gpus(plan: Plan) -> Outcome | None:
     """The plan on as few cards as carry it: tensor parallelism first, then pipeline stages; None where none do."""
-    for count in (*range(1, FEW_GPUS + 1), *range(FEW_GPUS + 8, MOST_GPUS + 1, 8)):
+    for count in COUNTS:
         for spread in plan.on_cards(count):
             outcome = outcome_or_none(spread)
             if outcome is not None and outcome.fits:
@@ -110,7 +138,7 @@ def smallest_changes(answer: Answer) -> tuple[Change, ...]:
     outcome, work = answer.outcome, answer.outcome.plan.workload
     found = [*_less("context", "--ctx", work.context_tokens, answer.longest_context)]
     found += [*_less("batch", "--batch", work.batch, answer.most_sequences), *_formats(outcome)]
-    found += [] if answer.fewest is None else [_cards(outcome.plan, answer.fewest.plan)]
+    found += [] if answer.fewest is None else [change_of_cards(outcome.plan, answer.fewest.plan)]
     return tuple(sorted(found, key=lambda change: change.share))
 
 
@@ -122,9 +150,7 @@ def _less(what: str, flag: str, asked: int, most: int) -> Iterator[Change]:
 def _formats(outcome: Outcome) -> Iterator[Change]:
     """The largest format of the cache, and of the weights, under which it fits."""
     engine, size = outcome.plan.engine, outcome.size
-    for name in engine.kv_formats:
-        if not _is_read_on(outcome.plan.budget.gpu, name):
-            continue
+    for name in cache_formats(outcome.plan):
         varied = outcome_or_none(outcome.plan.asking(kv_dtype=find_format(name).name))
         if varied and varied.fits and varied.size.bytes_per_sequence < size.bytes_per_sequence:
             share = 1 - varied.size.bytes_per_sequence / size.bytes_per_sequence
@@ -139,6 +165,11 @@ def _formats(outcome: Outcome) -> Iterator[Change]:
             break
 
 
+def cache_formats(plan: Plan) -> list[str]:
+    """Smaller formats of the cache that the engine and the card take, the largest first."""
+    return [name for name in plan.engine.kv_formats if _is_read_on(plan.budget.gpu, name)]
+
+
 NEEDS_FP4_UNITS = {"nvfp4"}
 """Formats of a cache that kernels read on cards with FP4 units alone (vLLM and SGLang: SM100 and later)."""
 
@@ -149,7 +180,7 @@ def _is_read_on(gpu: str | None, form: str) -> bool:
     return form not in NEEDS_FP4_UNITS or found is None or "fp4" in found.dense_flops_per_second
 
 
-def _cards(plan: Plan, found: Plan) -> Change:
+def change_of_cards(plan: Plan, found: Plan) -> Change:
     """The fewest cards, and the flags that spread the model over them."""
     named = (("tp", found.sharding.tp, plan.sharding.tp), ("pp", found.sharding.pp, plan.sharding.pp))
     flags = [f"--{name} {now}" for name, now, was in named if now != was]

@@ -49,7 +49,7 @@ def fit_document(answer: Answer) -> "FitDocument":
     return {
         "schema": SCHEMA,
         "model": {"name": size.spec.name, "source": size.spec.source},
-        "request": {**request_document(size), "engine": _engine_name(outcome)},
+        "request": {**request_document(size), "engine": engine_name(outcome)},
         "gpu": _gpu(outcome),
         "fits": outcome.fits,
         "certain": outcome.is_certain,
@@ -73,7 +73,8 @@ def fit_document(answer: Answer) -> "FitDocument":
     }
 
 
-def _engine_name(outcome: Outcome) -> str | None:
+def engine_name(outcome: Outcome) -> str | None:
+    """NAME@VERSION of the engine, None where none was named."""
     engine = outcome.plan.engine
     return None if engine.is_plain else f"{engine.name}@{engine.version}"
 

@@ -2,10 +2,8 @@
 
 from collections.abc import Callable
 
-import msgspec
-
-from kvcalc.engines.engine import Allocation, Capacity
-from kvcalc.sizing.need import MOST_BYTES, CacheSize, size_workload
+from kvcalc.engines.engine import Capacity
+from kvcalc.sizing.need import MOST_BYTES, CacheSize
 
 MOST_SEQUENCES = 2**20
 """Past it a cache is too small for the question to matter."""
@@ -23,18 +21,20 @@ def largest(holds: Callable[[int], bool], most: int) -> int:
     return low
 
 
-def varied(size: CacheSize, **changes: int | str) -> CacheSize:
-    """The same request with another context or batch."""
-    return size_workload(size.spec, msgspec.structs.replace(size.workload, **changes), size.sharding)
-
-
 def held_capacity(
-    allocate: Callable[[CacheSize], Allocation], size: CacheSize, pool_bytes: int, most_sequences: int = MOST_SEQUENCES
+    allocated: Callable[[CacheSize], int],
+    size: CacheSize,
+    pool_bytes: int,
+    most_sequences: int = MOST_SEQUENCES,
+    linear_bytes: int | None = None,
 ) -> Capacity:
-    """What `pool_bytes` on each rank carry where `allocate` says what each batch takes; of one data-parallel rank."""
+    """What `pool_bytes` on each rank carry where `allocated` says the bytes of each batch; of one data-parallel rank.
+
+    Where every sequence takes as much, `linear_bytes` says how much, and nothing has to be searched for.
+    """
 
     def taken(tokens: int, sequences: int) -> int:
-        return allocate(varied(size, context_tokens=tokens, batch=sequences * size.sharding.dp)).allocated_bytes
+        return allocated(size.at(tokens, sequences * size.sharding.dp))
 
     def holds(tokens: int, sequences: int) -> bool:
         return taken(tokens, sequences) <= pool_bytes
@@ -42,7 +42,10 @@ def held_capacity(
     tokens = size.workload.context_tokens
     one = max(1, taken(tokens, 1))
     most = min(most_sequences, MOST_BYTES // (one * size.sharding.dp))
-    sequences = largest(lambda count: holds(tokens, count), most)
+    if linear_bytes is None:
+        sequences = largest(lambda count: holds(tokens, count), most)
+    else:
+        sequences = min(pool_bytes // max(1, linear_bytes), most)
     return Capacity(
         pool_bytes=pool_bytes,
         tokens=None,

@@ -1,8 +1,7 @@
 """llama.cpp: what it allocates for the cache when a context is made, whatever is in it later.
 
-Read in build b11549, file and function beside each rule, and held against that build itself
-(tests/golden/llama_cpp.json, tests/engines/test_llama_cpp.py). The figures are those of the log's
-`size = ... MiB` lines, all devices together. Whether llama.cpp can load a model is not asked here.
+Read in build b11549, file and function beside each rule, and held against it (tests/engines/test_llama_cpp.py). Figures
+are those of the log's `size = ... MiB` lines, all devices together.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,18 +28,15 @@ from kvcalc.engines.llama_cpp_types import (
     v_width,
 )
 from kvcalc.errors import KvcalcError
-from kvcalc.sizing.need import CacheSize, components_of
+from kvcalc.sizing.need import CacheSize
+from kvcalc.sizing.stages import components_of
 from kvcalc.units import memory
 
 MOST_SLOTS = 256
 """LLAMA_MAX_SEQ of llama-cparams.h."""
-
-MOST_CELLS = 2**31 - 1
-"""`-c` is a 32-bit number."""
-
+MOST_CELLS = 2**31 - 1  # -c is a 32-bit number
 COMPRESSED = {4: "csa", 128: "hca"}
 """The caches of compressed entries by ratio: llama_kv_cache_dsv4 (DeepSeek-V4)."""
-
 _ORDER = ("full", "window", "csa", "hca", "index")
 _Placed = tuple[int, Component]
 """A component, and the place of its layer in the model."""
@@ -66,11 +62,8 @@ class LlamaCpp(Engine, frozen=True, kw_only=True):
     step_flag: ClassVar[str] = "batch_size"
     versions: ClassVar[tuple[str, ...]] = ("b11549",)
     ranges: ClassVar[Mapping[str, Range]] = {
-        "ctx_size": COUNT,
-        "batch_size": COUNT,
-        "ubatch_size": COUNT,
-        "spec_draft_n_max": NOT_NEGATIVE,
-        "n_gpu_layers": NOT_NEGATIVE,
+        **dict.fromkeys(("ctx_size", "batch_size", "ubatch_size"), COUNT),
+        **dict.fromkeys(("spec_draft_n_max", "n_gpu_layers"), NOT_NEGATIVE),
     }
     spreads_layers: ClassVar[bool] = True
     model_suffix: ClassVar[str] = ".gguf"
@@ -88,10 +81,15 @@ class LlamaCpp(Engine, frozen=True, kw_only=True):
         rules = [*context.rules(), *spread, *_cheaper_with_more(size, self, held)]
         return Allocation(self.name, self.version, held, tuple(rules), parts)
 
+    def held_bytes(self, size: CacheSize) -> int:
+        """Bytes of all parts, without the rules."""
+        _check(size, self)
+        return sum(part.bytes for part in _Context(size, self, size.workload.batch).parts())
+
     def capacity(self, size: CacheSize, pool_bytes: int) -> Capacity:
         """What fits into that memory: a context takes all of its cells when it is made, and no pool beside."""
         slots = max(1, min(MOST_SLOTS, MOST_CELLS // size.workload.context_tokens))
-        return held_capacity(self.allocate, size, pool_bytes, slots)
+        return held_capacity(self.held_bytes, size, pool_bytes, slots)
 
     def pool_bytes(self, card: Card, size: CacheSize) -> int:
         """All that is left, in bytes: it sets nothing aside. KvcalcError where cards do not share it alike."""
@@ -194,8 +192,10 @@ class _Context:
     def _cache(self, name: str, alike: list[_Placed], cells: int, forms: tuple[Format, Format]) -> AllocationPart:
         """llama_kv_cache::llama_kv_cache: a tensor for K and one for V a layer, cells x streams long."""
         rows = cells * self.streams
-        k = [(place, rows * self.types.row_bytes(one, "k", forms[0])) for place, one in alike]
-        v = [(place, rows * self._v_bytes(one, forms[1])) for place, one in alike]
+        distinct = {id(one): one for _, one in alike}
+        of_k = {key: rows * self.types.row_bytes(one, "k", forms[0]) for key, one in distinct.items()}
+        of_v = {key: rows * self._v_bytes(one, forms[1]) for key, one in distinct.items()}
+        k, v = ([(place, of[id(one)]) for place, one in alike] for of in (of_k, of_v))
         return self._part(name, cells, self.streams, {"K": k, "V": v})
 
     def _part(self, name: str, cells: int, streams: int, tensors: dict[str, list[tuple[int, int]]]) -> AllocationPart:

@@ -6,7 +6,8 @@ from kvcalc.cache.layout import Part
 from kvcalc.cache.sharding import WHOLE
 from kvcalc.errors import FormatError, KvcalcError
 from kvcalc.model.spec import ModelSpec
-from kvcalc.sizing.need import CacheSize, components_of
+from kvcalc.sizing.need import CacheSize
+from kvcalc.sizing.stages import components_of
 
 NAME = "llama.cpp"
 NEED = "leave --engine out for the need alone"

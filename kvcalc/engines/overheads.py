@@ -61,14 +61,18 @@ def overhead_terms(
     if loras < 0 or lora_rank < 1:
         raise KvcalcError(f"{loras} LoRAs of rank {lora_rank}", "their number is 0 or more and their rank 1 or more")
     rules = _RULES.get(engine.name if engine else "", _ANY)
-    terms = [
+    terms = [*size.derived.get(("terms", engine, stage), lambda: _of_any_card(size, engine, rules, stage))]
+    terms += [_non_torch(rules, gpu_name), _loras(size, loras, lora_rank), *_towers(size)]
+    return tuple(_from_saved(terms, saved))
+
+
+def _of_any_card(size: CacheSize, engine: Engine | None, rules: "_Rules", stage: int | None) -> list[Term]:
+    return [
         _weights(size, engine, stage),
         _activations(size, engine, rules),
         _graphs(size, rules),
         _communication(size, rules),
     ]
-    terms += [_non_torch(rules, gpu_name), _loras(size, loras, lora_rank), *_towers(size)]
-    return tuple(_from_saved(terms, saved))
 
 
 def _from_saved(terms: list[Term], saved: SavedOverheads | None) -> Iterator[Term]:

@@ -13,6 +13,7 @@ class Plain(Engine, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "need"
     versions: ClassVar[tuple[str, ...]] = ("exact",)
+    batch_moves_capacity: ClassVar[bool] = False
     is_plain: ClassVar[bool] = True
 
     def allocate(self, size: CacheSize) -> Allocation:
@@ -21,7 +22,8 @@ class Plain(Engine, frozen=True, kw_only=True):
 
     def capacity(self, size: CacheSize, pool_bytes: int) -> Capacity:
         """How often the need goes into the memory."""
-        return held_capacity(self.allocate, size, pool_bytes)
+        one = size.at(size.workload.context_tokens, size.sharding.dp).bytes_per_rank
+        return held_capacity(self.held_bytes, size, pool_bytes, linear_bytes=one)
 
     def blocks(self, size: CacheSize, pool_bytes: int) -> BlockPool:
         """The need token by token, in all of the pool."""

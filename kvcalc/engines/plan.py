@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -90,6 +90,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 yield self.on(tp=count // stages, pp=stages, dcp=1)
 
 
+End = Literal["low", "expected", "high"]
+"""The ends of `Bounds`, and what lies between."""
+
+
 class Bounds(msgspec.Struct, frozen=True):
     """Bytes at the least, as expected and at the most."""
 
@@ -120,23 +124,25 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
         ]
         return [tuple(_on_each(term, budget.cards) for term in terms) for terms in stages]
 
-    @property
+    @cached_property
     def pool(self) -> Bounds:
         """Bytes of the pool that every rank has: those of the worst stage."""
-        return self._stage_pools[self.worst_stage]
+        low, high = (self._stage_pool(self.worst_stage, at) for at in _ENDS)
+        return Bounds(low, self._expected_pools[self.worst_stage], high)
 
     @cached_property
     def worst_stage(self) -> int:
         """The pipeline stage with the smallest pool, by place."""
-        return min(range(len(self._stage_pools)), key=lambda stage: self._stage_pools[stage].expected)
+        return self._expected_pools.index(min(self._expected_pools))
 
     @cached_property
-    def _stage_pools(self) -> list[Bounds]:
+    def _expected_pools(self) -> list[int]:
+        return [self._stage_pool(stage, "expected_bytes") for stage in range(self.plan.sharding.pp)]
+
+    def _stage_pool(self, stage: int, at: str) -> int:
+        """Bytes of the pool of a rank of that stage, with what lies beside it as `at` says."""
         given = self.plan.budget.pool_bytes
-        if given is not None:
-            return [Bounds(given, given, given)]
-        pool_bytes, stages = self.plan.engine.pool_bytes, range(self.plan.sharding.pp)
-        return [Bounds(*(pool_bytes(self._card(stage, at), self.size) for at in _ENDS)) for stage in stages]
+        return self.plan.engine.pool_bytes(self._card(stage, at), self.size) if given is None else given
 
     def _card(self, stage: int, at: str) -> Card:
         """A card of that stage, with what lies beside the cache as `at` says."""
@@ -159,34 +165,47 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
             return "assumed"
         return "exact" if self.plan.engine.is_plain else "engine rule"
 
-    @cached_property
+    @property
     def capacity(self) -> Capacity | None:
         """What the expected pool carries, None where nothing is left for one."""
-        return self.capacity_of(self.pool.expected)
+        return self.capacity_at("expected")
 
-    def capacity_of(self, pool_bytes: int) -> Capacity | None:
-        """What a pool of so many bytes carries, None for one of none."""
-        return self.plan.engine.capacity(self.size, pool_bytes) if pool_bytes > 0 else None
+    def capacity_at(self, end: End) -> Capacity | None:
+        """What the pool carries at that end of its bounds, None where nothing is left for one."""
+        is_known = end == "expected"  # what the other ends are costs as much again
+        pool_bytes = self._expected_pools[self.worst_stage] if is_known else getattr(self.pool, end)
+        if pool_bytes not in self._capacities:
+            self._capacities[pool_bytes] = self.plan.engine.capacity(self.size, pool_bytes) if pool_bytes > 0 else None
+        return self._capacities[pool_bytes]
+
+    @cached_property
+    def _capacities(self) -> dict[int, Capacity | None]:
+        return {}
 
     @property
     def sequences(self) -> int:
         """Whole requests of the context that run at once, over all data-parallel ranks."""
-        return 0 if self.capacity is None else self.capacity.sequences * self.plan.sharding.dp
+        return self.sequences_at("expected")
+
+    def sequences_at(self, end: End) -> int:
+        """The same at an end of the pool's bounds."""
+        capacity = self.capacity_at(end)
+        return 0 if capacity is None else capacity.sequences * self.plan.sharding.dp
 
     @property
     def fits(self) -> bool:
         """Whether the batch runs at once in the expected pool."""
-        return self._holds(self.capacity)
+        return self.fits_at("expected")
 
-    @cached_property
+    def fits_at(self, end: End) -> bool:
+        """The same at an end of the pool's bounds."""
+        capacity, dp = self.capacity_at(end), self.plan.sharding.dp
+        return capacity is not None and capacity.sequences >= -(-self.plan.workload.batch // dp)
+
+    @property
     def is_certain(self) -> bool:
         """Whether the answer is the same at both ends of what is not known exactly."""
-        ends = {self.pool.low, self.pool.high} - {self.pool.expected}
-        return all(self._holds(self.capacity_of(end)) == self.fits for end in ends)
-
-    def _holds(self, capacity: Capacity | None) -> bool:
-        dp = self.plan.sharding.dp
-        return capacity is not None and capacity.sequences >= -(-self.plan.workload.batch // dp)
+        return self.fits_at("low") == self.fits == self.fits_at("high")
 
 
 def _on_each(term: Term, cards: int) -> Term:
@@ -198,8 +217,8 @@ def _on_each(term: Term, cards: int) -> Term:
     return msgspec.structs.replace(term, low_bytes=cards * term.low_bytes, high_bytes=high, why=why)
 
 
-_ENDS = ("most_bytes", "expected_bytes", "low_bytes")
-"""Of what lies beside the pool, from the smallest pool to the largest."""
+_ENDS = ("most_bytes", "low_bytes")
+"""Of what lies beside the pool: where the pool is smallest, and where it is largest."""
 
 
 def evaluate(plan: Plan) -> Outcome:

@@ -5,14 +5,15 @@ the slots of recurrent states, `sglang_memory` knows what share of a card it tak
 between releases; each names the functions that it follows. Whether SGLang can load a model is not asked here.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from kvcalc.cache.component import Component
 from kvcalc.cache.sharding import WHOLE, Sharding
-from kvcalc.engines.engine import COUNT, SHARE, Allocation, AllocationPart, BlockPool, Capacity, Card, Engine, Range
+from kvcalc.engines.engine import COUNT, SHARE, Allocation, BlockPool, Capacity, Card, Engine, Range
 from kvcalc.engines.sglang_blocks import TOKENS, shared_pages
 from kvcalc.engines.sglang_compressed import PAGE_SIZE, CompressedPools
+from kvcalc.engines.sglang_figures import figures, requests_taken
 from kvcalc.engines.sglang_layers import is_latent, stages_of
 from kvcalc.engines.sglang_memory import Launch, static_fraction
 from kvcalc.engines.sglang_pools import Pools
@@ -20,7 +21,8 @@ from kvcalc.engines.sglang_setup import RUNNING_WITH_DRAFTS, Setup, Sizes, Strat
 from kvcalc.engines.sglang_states import state_slots
 from kvcalc.engines.sglang_versions import RELEASES
 from kvcalc.errors import KvcalcError
-from kvcalc.sizing.need import CacheSize, components_of
+from kvcalc.sizing.need import CacheSize
+from kvcalc.sizing.stages import components_of
 from kvcalc.units import exact_bytes
 
 INDEX_PAGE_SIZE = 64
@@ -56,6 +58,7 @@ class Sglang(Engine, frozen=True, kw_only=True):
     name: ClassVar[str] = "sglang"
     step_flag: ClassVar[str] = "chunked_prefill_size"
     versions: ClassVar[tuple[str, ...]] = tuple(RELEASES)
+    batch_moves_capacity: ClassVar[bool] = False
     ranges: ClassVar[Mapping[str, Range]] = {
         "page_size": COUNT,
         "max_running_requests": COUNT,
@@ -76,11 +79,17 @@ class Sglang(Engine, frozen=True, kw_only=True):
         rules = tuple(self._rules(size, setup, pools, sizes))
         return Allocation(self.name, self.version, held, rules, tuple(parts))
 
+    def allocated_bytes(self, size: CacheSize, batches: Sequence[int]) -> list[int]:
+        """Bytes for each of `batches`, of the same pools in different sizes."""
+        pools, context = self._plan(size)[1], size.workload.context_tokens
+        needed = (pools.needed(context, -(-batch // size.sharding.dp)) for batch in batches)
+        return [sum(part.bytes for part in pools.parts(sizes)) for sizes in needed]
+
     def capacity(self, size: CacheSize, pool_bytes: int) -> Capacity:
         """The pools that so many bytes on each rank make, and what their log says; of one data-parallel rank."""
         setup, pools = self._plan(size)
         sizes, context = pools.sizes(pool_bytes), size.workload.context_tokens
-        limits = dict(_limits(pools, sizes, context))
+        limits = dict(requests_taken(pools, sizes, context))
         limited_by = min(limits, key=lambda name: limits[name])
         tokens = sizes.tokens * setup.dcp
         # tp_worker.py: a request may have one token less than the pool, which means nothing where no layer keeps any.
@@ -96,7 +105,7 @@ class Sglang(Engine, frozen=True, kw_only=True):
             longest_request=max(0, min(context, longest)) if admits else 0,
             max_model_len=context,
             block_tokens=pools.block_tokens,
-            figures=dict(_figures(pools.parts(sizes), sizes, setup)),
+            figures=dict(figures(pools.parts(sizes), sizes, setup)),
             rules=tuple(self._rules(size, setup, pools, sizes)),
             log=f"max_total_num_tokens={tokens}, context_len={context}",
         )
@@ -105,7 +114,7 @@ class Sglang(Engine, frozen=True, kw_only=True):
         """Pages of the pool of all tokens, and what its other pools leave room for."""
         pools = self._plan(size)[1]
         sizes = pools.sizes(pool_bytes)
-        return shared_pages(pools, sizes, dict(_limits(pools, sizes, size.workload.context_tokens)))
+        return shared_pages(pools, sizes, dict(requests_taken(pools, sizes, size.workload.context_tokens)))
 
     @property
     def keeps_prefixes(self) -> bool:
@@ -142,7 +151,7 @@ class Sglang(Engine, frozen=True, kw_only=True):
         return sharding.stage_ranks * sharding.pp * dp
 
     def _launch(self, size: CacheSize) -> Launch:
-        kept = [one for one in components_of(size.layers) if one.keeps_entries and not one.selects]
+        kept = size.derived_anywhere.get("kept entries", lambda: _kept_entries(size))
         return Launch(
             prefill_tokens=self.chunked_prefill_size,
             max_running_requests=self.max_running_requests,
@@ -153,13 +162,17 @@ class Sglang(Engine, frozen=True, kw_only=True):
         )
 
     def _plan(self, size: CacheSize) -> tuple[Setup, Pools | CompressedPools]:
+        """The pools and what shapes them: worked out once for all bytes that are asked about."""
+        return size.derived.get(self, lambda: self._make_plan(size))
+
+    def _make_plan(self, size: CacheSize) -> tuple[Setup, Pools | CompressedPools]:
         self._check(size)
         kept = components_of(size.spec.layers)
         is_compressed = any(one.span.ratio > 1 for one in kept if one.keeps_entries)
         setup = self._setup(size, kept, is_compressed)
         if is_compressed:
             return setup, CompressedPools(size, setup, self.swa_full_tokens_ratio)
-        stages = stages_of(size, setup)
+        stages = size.derived_anywhere.get(("stages", self), lambda: stages_of(size, setup))
         window = max((one.span.cap or 0 for one in kept if one.keeps_entries), default=0)
         # Drafts of SGLang have windows in one layer at most (get_hybrid_layer_ids: MiMoV2MTP, Step3p5MTP).
         drafts = components_of(size.spec.draft_layers[: setup.draft_layers])
@@ -254,6 +267,10 @@ class Sglang(Engine, frozen=True, kw_only=True):
         yield f"a pool has {f'a page of {page:,} tokens' if page > 1 else 'one token'} more than it gives out"
 
 
+def _kept_entries(size: CacheSize) -> list[Component]:
+    return [one for one in components_of(size.layers) if one.keeps_entries and not one.selects]
+
+
 def _page_size(kept: list[Component], is_compressed: bool) -> int:
     if is_compressed:
         return PAGE_SIZE
@@ -262,37 +279,3 @@ def _page_size(kept: list[Component], is_compressed: bool) -> int:
 
 def _is_inkling(size: CacheSize) -> bool:
     return size.spec.model_type in INKLING
-
-
-def _limits(pools: Pools | CompressedPools, sizes: Sizes, context: int) -> Iterator[tuple[str, int]]:
-    """Requests of `context` tokens that each pool takes, by what would run out."""
-    whole, window = pools.claim(context)
-    if sizes.slots is not None and pools.states is not None:
-        yield "state slots", max(0, sizes.slots) // pools.states.per_request
-    yield TOKENS, sizes.tokens // whole
-    if sizes.window_tokens is not None:
-        yield "window tokens", sizes.window_tokens // window
-    yield "running requests", sizes.requests
-
-
-def _figures(parts: list[AllocationPart], sizes: Sizes, setup: Setup) -> Iterator[tuple[str, int | float]]:
-    """Figures of the log, in bytes and tokens of one rank; the log prints bytes in units of 2**30."""
-    by_name = {part.name: part.tensors for part in parts}
-    for pool, prefix in (("tokens", ""), ("full", "full_"), ("window", "swa_")):
-        for side, name in (("K", "k_bytes"), ("V", "v_bytes"), ("KV", "kv_bytes"), ("index", "index_bytes")):
-            if side in by_name.get(pool, {}):
-                yield prefix + name, by_name[pool][side]
-    if sizes.window_tokens is not None:
-        yield "full_tokens", sizes.tokens
-        yield "swa_tokens", sizes.window_tokens
-    if sizes.slots is not None:
-        yield "mamba_slots", max(0, sizes.slots)
-    if "states" in by_name:  # the rank that holds the most may be one of attention alone
-        yield "conv_bytes", by_name["states"]["conv"]
-        yield "ssm_bytes", by_name["states"]["ssm"]
-    if "draft states" in by_name:
-        yield "intermediate_conv_bytes", by_name["draft states"]["conv"]
-        yield "intermediate_ssm_bytes", by_name["draft states"]["ssm"]
-    yield "allocated_bytes", sum(part.bytes for part in parts)
-    yield "max_running_requests", sizes.requests
-    yield "tokens_per_rank", sizes.tokens

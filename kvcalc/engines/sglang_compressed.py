@@ -16,7 +16,8 @@ from kvcalc.engines.sglang_layers import cuts_of
 from kvcalc.engines.sglang_pools import window_cap
 from kvcalc.engines.sglang_setup import Setup, Sizes
 from kvcalc.errors import KvcalcError
-from kvcalc.sizing.need import CacheSize, components_of
+from kvcalc.sizing.need import CacheSize
+from kvcalc.sizing.stages import components_of
 
 PAGE_SIZE = 256
 PAGE_ALIGNMENT = 576

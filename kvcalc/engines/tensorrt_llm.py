@@ -42,6 +42,7 @@ class TensorRtLlm(Engine, frozen=True, kw_only=True):
     name: ClassVar[str] = "tensorrt-llm"
     step_flag: ClassVar[str] = "max_num_tokens"
     versions: ClassVar[tuple[str, ...]] = ("1.3", "1.1")
+    batch_moves_capacity: ClassVar[bool] = False
     ranges: ClassVar[Mapping[str, Range]] = {
         "kv_cache_free_gpu_mem_fraction": SHARE,
         "tokens_per_block": COUNT,
@@ -119,6 +120,10 @@ class TensorRtLlm(Engine, frozen=True, kw_only=True):
         return self.max_seq_len or asked
 
     def _stages(self, size: CacheSize) -> list[Stage]:
+        """The layers of each stage: worked out once for all pools that are asked about."""
+        return size.derived.get(self, lambda: self._make_stages(size))
+
+    def _make_stages(self, size: CacheSize) -> list[Stage]:
         limit = self._seq_len(size)
         windows = tuple(min(limit, window) for window in self.max_attention_window or (limit,))
         stages = stages_on_rank(size, windows, self.version != "1.1")

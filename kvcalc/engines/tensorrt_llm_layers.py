@@ -12,7 +12,8 @@ from kvcalc.cache.component import MODEL_FORMAT, Component
 from kvcalc.cache.formats import find_format
 from kvcalc.cache.span import State
 from kvcalc.errors import KvcalcError
-from kvcalc.sizing.need import CacheSize, components_of
+from kvcalc.sizing.need import CacheSize
+from kvcalc.sizing.stages import components_of
 
 NAME = "TensorRT-LLM"
 

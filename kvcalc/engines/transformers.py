@@ -122,7 +122,7 @@ class _Dynamic:
 
     def capacity(self, engine: Transformers, size: CacheSize, pool_bytes: int) -> Capacity:
         """What fits into so much memory."""
-        return held_capacity(engine.allocate, size, pool_bytes)
+        return held_capacity(engine.held_bytes, size, pool_bytes)
 
     def pool_bytes(self, engine: Transformers, card: Card) -> int:
         """What it may fill, in bytes."""

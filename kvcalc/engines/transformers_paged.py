@@ -15,7 +15,8 @@ from kvcalc.cache.sharding import WHOLE
 from kvcalc.engines.engine import Capacity
 from kvcalc.engines.held import MOST_SEQUENCES, largest
 from kvcalc.errors import KvcalcError
-from kvcalc.sizing.need import CacheSize, components_of
+from kvcalc.sizing.need import CacheSize
+from kvcalc.sizing.stages import components_of
 
 _ALIGNMENT = 128
 _TRASH_SECTORS = 2

@@ -14,7 +14,8 @@ from kvcalc.cache.formats import find_format
 from kvcalc.cache.layout import Part
 from kvcalc.cache.sharding import WHOLE
 from kvcalc.errors import KvcalcError
-from kvcalc.sizing.need import CacheSize, components_of
+from kvcalc.sizing.need import CacheSize
+from kvcalc.sizing.stages import components_of
 
 _SCALE_OF_FP8 = 4
 

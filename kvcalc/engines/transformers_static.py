@@ -13,7 +13,8 @@ from kvcalc.engines.transformers_dynamic import (
     DynamicHolder,
 )
 from kvcalc.errors import KvcalcError
-from kvcalc.sizing.need import CacheSize, components_of
+from kvcalc.sizing.need import CacheSize
+from kvcalc.sizing.stages import components_of
 
 HAVE_THEIR_OWN = {*COMPRESSES, *INDEXES_EVERY_TOKEN, *KEEPS_ENGINE_COLUMNS, *POSITION_AXES, *STATE_IN_MODEL_FORMAT}
 """Types of models whose code fills no static cache as the others do, or none at all."""

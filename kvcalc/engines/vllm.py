@@ -5,13 +5,13 @@ its layers would, `vllm_specs` weighs their pages, `vllm_groups` puts them into 
 names the functions that it follows.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import ceil, floor
 from typing import ClassVar
 
 from kvcalc.engines.engine import COUNT, NOT_NEGATIVE, SHARE, Allocation, BlockPool, Capacity, Card, Engine, Range
-from kvcalc.engines.vllm_groups import make_groups
+from kvcalc.engines.vllm_groups import Group, make_groups
 from kvcalc.engines.vllm_layers import BLOCK_SIZE, Flags, Layers, layers_on_rank
 from kvcalc.engines.vllm_plan import Planner, Pool
 from kvcalc.engines.vllm_rules import Rules
@@ -50,6 +50,7 @@ class Vllm(Engine, frozen=True, kw_only=True):
     name: ClassVar[str] = "vllm"
     step_flag: ClassVar[str] = "max_num_batched_tokens"
     versions: ClassVar[tuple[str, ...]] = VERSIONS
+    batch_moves_capacity: ClassVar[bool] = False
     ranges: ClassVar[Mapping[str, Range]] = {
         "block_size": COUNT,
         "max_num_batched_tokens": COUNT,
@@ -77,6 +78,12 @@ class Vllm(Engine, frozen=True, kw_only=True):
         held = planner.request_blocks() * max(planner.block_bytes) * sequences
         rules = (*layers.rules, *release_rules(layers.specs, planner), *block_rules(planner))
         return Allocation(self.name, self.version, held, rules)
+
+    def allocated_bytes(self, size: CacheSize, batches: Sequence[int]) -> list[int]:
+        """Bytes for each of `batches`: every request of the fullest data-parallel rank takes as many blocks."""
+        planner = self._plan(size)[1]
+        held = planner.request_blocks() * max(planner.block_bytes)
+        return [held * cdiv(batch, size.sharding.dp) for batch in batches]
 
     def capacity(self, size: CacheSize, pool_bytes: int) -> Capacity:
         """The blocks of a pool of so many bytes on each rank, and what the log says of them."""
@@ -151,7 +158,10 @@ class Vllm(Engine, frozen=True, kw_only=True):
         return f"{self.share:.4g} of the card is used at most (--gpu-memory-utilization)"
 
     def _plan(self, size: CacheSize) -> tuple[Layers, Planner]:
-        """The specs of the layers, and how they are planned."""
+        """The specs of the layers, and how they are planned: worked out once for all pools that are asked about."""
+        return size.derived.get(self, lambda: self._make_plan(size))
+
+    def _make_plan(self, size: CacheSize) -> tuple[Layers, Planner]:
         if self.block_size is not None and self.block_size % BLOCK_SIZE:
             raise KvcalcError(f"--block-size {self.block_size}: vLLM takes multiples of {BLOCK_SIZE}", "use 16")
         rules = self.release_rules
@@ -162,9 +172,11 @@ class Vllm(Engine, frozen=True, kw_only=True):
             rules=rules,
             version=self.version,
         )
-        layers = layers_on_rank(size, flags)
-        hybrid = not self.disable_hybrid_kv_cache_manager and (rules.chunks_in_groups or not has_chunks(layers.specs))
-        groups = make_groups(layers.specs, hybrid=hybrid, block_outermost=layers.block_outermost, rules=rules)
+        is_on = not self.disable_hybrid_kv_cache_manager
+        # A state that is not kept at the ends of blocks takes one as long as the context; nothing else knows of it.
+        length = size.workload.context_tokens if any(row.states for row in size.rows) else None
+        key = "groups", self, length
+        layers, groups, hybrid = size.derived_anywhere.get(key, lambda: _grouped(size, flags, is_on))
         limits = self._limits(size, layers)
         planner = Planner(groups, limits, layers.stages, rules=rules, layers=layers.specs, hybrid=hybrid)
         return layers, planner
@@ -186,3 +198,10 @@ class Vllm(Engine, frozen=True, kw_only=True):
             encoder_tokens=layers.encoder_tokens,
             aligned_states=layers.aligned_states,
         )
+
+
+def _grouped(size: CacheSize, flags: Flags, is_on: bool) -> tuple[Layers, Sequence[Group], bool]:
+    """The specs of the layers, their groups, and whether windows have groups of their own (the hybrid manager)."""
+    rules, layers = flags.rules, layers_on_rank(size, flags)
+    hybrid = is_on and (rules.chunks_in_groups or not has_chunks(layers.specs))
+    return layers, make_groups(layers.specs, hybrid=hybrid, block_outermost=layers.block_outermost, rules=rules), hybrid

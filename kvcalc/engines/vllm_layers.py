@@ -30,7 +30,8 @@ from kvcalc.engines.vllm_specs import (
 from kvcalc.engines.vllm_states import Encoder, States
 from kvcalc.engines.vllm_versions import NEWEST
 from kvcalc.errors import KvcalcError
-from kvcalc.sizing.need import CacheSize, foreign_sources
+from kvcalc.sizing.need import CacheSize
+from kvcalc.sizing.stages import foreign_sources
 
 BLOCK_SIZE, SPARSE_BLOCK_SIZE = 16, 128
 """Tokens of a block: DEFAULT_BLOCK_SIZE, and what index keys beside K and V take
@@ -79,7 +80,12 @@ def layers_on_rank(size: CacheSize, flags: Flags) -> Layers:
     asked = Asked(size, kept, flags.rules, flags.prefix_caching, flags.num_speculative_tokens)
     check_release(asked, flags.version)
     builder = _Builder(size, flags, kept)
-    of_layers = [builder.specs(layer.components) for layer in size.layers]
+    # Layers of a repeat are one object, and are kept alike.
+    distinct: dict[int, list[PageSpec]] = {}
+    for layer in size.layers:
+        if id(layer) not in distinct:
+            distinct[id(layer)] = builder.specs(layer.components)
+    of_layers = [distinct[id(layer)] for layer in size.layers]
     cuts = [sum(map(len, of_layers[:end])) for _, end in size.stages]
     return Layers(
         specs=tuple(spec for specs in of_layers for spec in specs),

@@ -94,6 +94,7 @@ def read_registry(text: str) -> Registry:
     return msgspec.convert(yaml.load(text, Loader=loader), Registry)  # noqa: S506 - both loaders are safe
 
 
+@cache
 def find_gpu(name: str) -> Gpu:
     """The accelerator called `name`: its name, an alias, what drivers print for it alone, or words of one name.
 
@@ -122,6 +123,7 @@ def gpu_names() -> list[str]:
     return [spelling for gpu in load_gpus() for spelling in (gpu.name, *gpu.aliases)]
 
 
+@cache
 def _family(name: str) -> list[Gpu]:
     """The accelerators of whose names every word of `name` is one."""
     words = [word for word in _words(name) if word not in _MAKERS]

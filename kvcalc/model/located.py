@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml
 
 from kvcalc.errors import SpecError, shorten
@@ -69,11 +70,21 @@ def at(path: Path, line: int) -> str:
     return f"{path}:{line}: " if line else f"{path}: "
 
 
-def read_documents(path: Path) -> list[LocatedDict]:
+class Sort(msgspec.Struct, frozen=True):
+    """A sort of YAML file: what it is called, and what stands in it at least."""
+
+    what: str
+    needs: str
+
+
+SPEC = Sort("spec", "a spec needs at least name: and layers:")
+
+
+def read_documents(path: Path, sort: Sort = SPEC) -> list[LocatedDict]:
     """Every document of a YAML file, each a mapping; SpecError for anything else."""
-    documents = [_mapping(document, path) for document in _Builder(read_text(path), str(path)).documents()]
+    documents = [_mapping(document, path, sort) for document in _Builder(read_text(path, sort), str(path)).documents()]
     if not documents:
-        raise SpecError(f"{path}: the file is empty", "a spec needs at least name: and layers:")
+        raise SpecError(f"{path}: the file is empty", sort.needs)
     if len(documents) > MOST_DOCUMENTS:
         raise SpecError(f"{path}: more than {MOST_DOCUMENTS:,} documents", "a family has a handful")
     return documents
@@ -87,22 +98,24 @@ def read_value(text: str) -> Any:
     return documents[0] if documents else None
 
 
-def _mapping(document: Any, path: Path) -> LocatedDict:
+def _mapping(document: Any, path: Path, sort: Sort) -> LocatedDict:
     if not isinstance(document, LocatedDict):
-        raise SpecError(f"{path}: a spec is a mapping of keys", "it begins with name: and layers:")
+        raise SpecError(f"{path}: a {sort.what} is a mapping of keys", sort.needs)
     return document
 
 
-def read_text(path: Path) -> str:
-    """The text of a spec file; SpecError for what is no file, too large, or binary."""
+def read_text(path: Path, sort: Sort = SPEC) -> str:
+    """The text of such a file; SpecError for what is no file, too large, or binary."""
     # os.path answers False for a name that no file system takes; Path.is_dir raises.
     if os.path.isdir(path):  # noqa: PTH112
         raise SpecError(f"{path} is a directory", "name a .yaml file in it")
-    raw = read_bounded(path, MOST_BYTES, "spec", "write the spec to a file", "repeats are written as repeat: N")
+    raw = read_bounded(
+        path, MOST_BYTES, sort.what, f"write the {sort.what} to a file", "repeats are written as repeat: N"
+    )
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise SpecError(f"{path}: this is a binary file, not YAML", "name a .yaml spec") from error
+        raise SpecError(f"{path}: this is a binary file, not YAML", f"name a .yaml {sort.what}") from error
 
 
 class _Builder:

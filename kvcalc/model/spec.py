@@ -4,7 +4,8 @@
 model itself, every layer in order and every reader paired with the cache that it reads.
 """
 
-from typing import Annotated
+from collections.abc import Callable, Hashable
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -121,7 +122,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     parameters: int | None = None
 
 
-class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
+class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """An architecture, ready for arithmetic. Draft layers stand behind the model's own in `all_layers`."""
 
     name: str
@@ -169,3 +170,14 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     def source_of(self) -> dict[tuple[int, int], Component]:
         """For each place that reads another one's cache, the component that keeps it."""
         return {(read.layer, read.reader): self.component(read.owner_layer, read.owner) for read in self.reads}
+
+
+Derived = TypeVar("Derived")
+
+
+def remembered(spec: ModelSpec, key: Hashable, derive: Callable[[], Derived]) -> Derived:
+    """What `derive` finds of a model, kept with it under `key`, so that a search over contexts asks once."""
+    kept: dict[Hashable, Any] = spec.__dict__.setdefault("_remembered", {})
+    if key not in kept:
+        kept[key] = derive()
+    return kept[key]  # type: ignore[no-any-return]

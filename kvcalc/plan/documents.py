@@ -77,13 +77,24 @@ class MovedFigureDocument(TypedDict):
     change: Change
 
 
+class BrokenLimitDocument(PlaceDocument):
+    """A limit of a case that the earlier result passed and that is broken now."""
+
+    case: str
+    limit: str
+
+
 class BaselineDocument(TypedDict):
-    """A comparison with an earlier result; `fail_on` is the share that a figure may get worse."""
+    """A comparison with an earlier result; `fail_on` is the share that a figure may get worse.
+
+    `moved` lists every figure of the cases that both have, the same ones too.
+    """
 
     file: str
     kvcalc: str
     fail_on: float
     moved: list[MovedFigureDocument]
+    newly_broken: list[BrokenLimitDocument]
     added_cases: list[str]
     removed_cases: list[str]
     passed: bool
@@ -99,7 +110,10 @@ class LockedEntryDocument(TypedDict):
 
 
 class LockDocument(TypedDict):
-    """How a lock file compares with what is installed; `moved` lists only what differs."""
+    """How a lock file compares with what is installed; `moved` lists only what differs.
+
+    `passed` is false where something moved and `--locked` asks that nothing does.
+    """
 
     file: str
     moved: list[LockedEntryDocument]
@@ -119,5 +133,33 @@ class CheckDocument(TypedDict):
     notes: list[str]
 
 
-SCHEMAS = {"kvcalc.check-1": CheckDocument}
+class MovedDocument(TypedDict):
+    """One figure of two answers; `ratio` is the second by the first, null where that is 0."""
+
+    case: str
+    first: str
+    second: str
+    figure: str
+    unit: str
+    first_value: int | float
+    second_value: int | float
+    ratio: float | None
+    change: Change
+    basis: str
+
+
+class ResultsDocument(TypedDict):
+    """kvcalc compare --format json, of saved answers and plans; `only` names cases that not all of them have."""
+
+    schema: str
+    sources: list[str]
+    fail_on: float | None
+    figures: list[MovedDocument]
+    differences: list[str]
+    only: list[str]
+    passed: bool
+    notes: list[str]
+
+
+SCHEMAS = {"kvcalc.check-1": CheckDocument, "kvcalc.compare_results-1": ResultsDocument}
 """File names of docs/schemas, and what each describes."""

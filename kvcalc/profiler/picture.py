@@ -30,16 +30,6 @@ _DPI = 160
 
 def picture(document: ProfileDocument, form: str) -> bytes:
     """The picture as `svg` or `png`; KvcalcError where matplotlib is missing or no decode step was timed."""
-    return _rendered(document, form, is_inline=False)
-
-
-def inline_svg(document: ProfileDocument) -> str:
-    """The picture as an element of a page: without a ground, its ink in the page's own colour."""
-    svg = _rendered(document, "svg", is_inline=True).decode()
-    return svg[svg.index("<svg") :].replace(INK, "currentColor")
-
-
-def _rendered(document: ProfileDocument, form: str, is_inline: bool) -> bytes:
     _refuse_without(document)
     import warnings
 
@@ -51,9 +41,9 @@ def _rendered(document: ProfileDocument, form: str, is_inline: bool) -> bytes:
         # A name in letters that the font lacks shows boxes; that is no reason to fail.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
-        _draw(figure, document, has_title=not is_inline)
+        _draw(figure, document)
         metadata = {"Date": None, "Creator": None} if form == "svg" else None
-        figure.savefig(out, format=form, dpi=_DPI, metadata=metadata, transparent=is_inline)
+        figure.savefig(out, format=form, dpi=_DPI, metadata=metadata)
     return out.getvalue()
 
 
@@ -87,10 +77,9 @@ _STYLE: Any = {
 }
 
 
-def _draw(figure: "Figure", document: ProfileDocument, has_title: bool) -> None:
+def _draw(figure: "Figure", document: ProfileDocument) -> None:
     left, right = figure.subplots(1, 2)
-    if has_title:
-        figure.suptitle(_title(document), x=0.01, ha="left", fontsize=12)
+    figure.suptitle(_title(document), x=0.01, ha="left", fontsize=12)
     _draw_decode(left, document)
     _draw_roofline(right, document)
 
@@ -133,7 +122,7 @@ def _explain(axes: "Axes", columns: int) -> None:
 
 def _draw_roofline(axes: "Axes", document: ProfileDocument) -> None:
     """What ran, by FLOP a byte and FLOP a second, below the machine's roofs."""
-    groups = _roofline_groups(document)
+    groups = roofline_groups(document)
     axes.set(xscale="log", yscale="log", title="Roofline", xlabel="FLOP a byte", ylabel="FLOP a second")
     for (label, places), (color, marker) in zip(groups.items(), _MARKS, strict=False):
         axes.plot(*zip(*places, strict=True), marker, color=color, label=label, zorder=3)
@@ -145,7 +134,7 @@ def _draw_roofline(axes: "Axes", document: ProfileDocument) -> None:
     _explain(axes, columns=2)
 
 
-def _roofline_groups(document: ProfileDocument) -> dict[str, list[Place]]:
+def roofline_groups(document: ProfileDocument) -> dict[str, list[Place]]:
     """Intensity and rate of every decode step, prefill and operation that computes and reads anything, by its name.
 
     A prefill reads the weights and writes the caches at least once: its bytes here.

@@ -42,12 +42,12 @@ def to_csv(report: Report) -> str:
 
 def to_markdown(report: Report) -> str:
     """Title, figures and tables as GitHub reads them."""
-    blocks = [f"**{report.title[0]}** " + ", ".join(report.title[1:])]
+    blocks = [_harmless(f"**{report.title[0]}** " + ", ".join(report.title[1:]))]
     if report.bars:
         blocks.append(_bar_table(report))
     blocks += [markdown_table(table) for table in report.for_people]
-    blocks += ["\n".join(f"- {' '.join(line.split())}" for line in report.lines)] if report.lines else []
-    blocks += ["\n".join(f"> - {note}" for note in report.notes)] if report.notes else []
+    blocks += ["\n".join(f"- {_harmless(' '.join(line.split()))}" for line in report.lines)] if report.lines else []
+    blocks += ["\n".join(f"> - {_harmless(note)}" for note in report.notes)] if report.notes else []
     return "\n\n".join(blocks) + "\n"
 
 
@@ -70,8 +70,13 @@ def markdown_table(table: Table) -> str:
 
 
 def _escaped(cell: str) -> str:
-    """A cell that cannot end its column."""
-    return " ".join(cell.split()).replace("|", "\\|")
+    """A cell that cannot end its column, and is no HTML."""
+    return _harmless(" ".join(cell.split())).replace("|", "\\|")
+
+
+def _harmless(text: str) -> str:
+    """Text that is no HTML."""
+    return text.replace("<", "&lt;")
 
 
 def bar_units(bars: Sequence[Bar]) -> list[int]:

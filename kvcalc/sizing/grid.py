@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 from kvcalc.errors import KvcalcError
 from kvcalc.model.spec import ModelSpec
-from kvcalc.sizing.need import MOST_BYTES, Workload, components_of, layers_of, make_packer
+from kvcalc.sizing.need import MOST_BYTES, Workload, layers_of, make_packer
 from kvcalc.sizing.rows import build_rows
+from kvcalc.sizing.stages import components_of
 from kvcalc.units import MOST_TOKENS
 
 if TYPE_CHECKING:

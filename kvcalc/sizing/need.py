@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -12,9 +12,11 @@ from kvcalc.cache.formats import AUTO, find_format
 from kvcalc.cache.sharding import Sharding
 from kvcalc.errors import KvcalcError
 from kvcalc.model.parameters import ParameterCount, count_parameters
-from kvcalc.model.spec import Checkpoint, Layer, ModelSpec
+from kvcalc.model.spec import Checkpoint, Layer, ModelSpec, remembered
+from kvcalc.sizing.memo import Memo
 from kvcalc.sizing.packing import DEFAULT_DTYPE, FormatRequest, Packer
 from kvcalc.sizing.rows import Row, build_rows
+from kvcalc.sizing.stages import held_by_stages, split_stages
 
 DEFAULT_CONTEXT = 8192
 """Tokens of a sequence where nobody says how many, and the model can take them."""
@@ -78,6 +80,27 @@ class CacheSize(msgspec.Struct, frozen=True, dict=True):
         return f"CacheSize({self.spec.name}, {work.context_tokens} tokens x {work.batch}: {self.total_bytes} bytes)"
 
     @cached_property
+    def derived(self) -> Memo:
+        """What others work out of this size more than once."""
+        return Memo()
+
+    @cached_property
+    def derived_anywhere(self) -> Memo:
+        """The same of what neither the context nor the batch moves; sizes that differ in these alone share it."""
+        return remembered(self.spec, ("derived", *self.shape), Memo)
+
+    def at(self, context_tokens: int, batch: int) -> "CacheSize":
+        """The same model, formats and ranks for another context and batch; KvcalcError where that is past counting."""
+        workload = msgspec.structs.replace(self.workload, context_tokens=context_tokens, batch=batch)
+        _refuse_uncountable(self.rows, workload, self.sharding)
+        bytes_per_rank, all_ranks_bytes = _rank_totals(self.stage_bytes(context_tokens), workload, self.sharding)
+        other = msgspec.structs.replace(
+            self, workload=workload, bytes_per_rank=bytes_per_rank, all_ranks_bytes=all_ranks_bytes
+        )
+        other.__dict__["derived_anywhere"] = self.derived_anywhere
+        return other
+
+    @cached_property
     def bytes_per_token(self) -> Fraction:
         """What one more token of one sequence costs once every window is full."""
         return sum((row.bytes_per_token for row in self.rows), Fraction(0))
@@ -111,10 +134,10 @@ class CacheSize(msgspec.Struct, frozen=True, dict=True):
         """Bytes of one sequence of `tokens` tokens on a rank of each pipeline stage; arrays where `tokens` is one."""
         return [_rank_bytes(one, self.packer, tokens, self.sharding) for one in self.held_by_stages]
 
-    @cached_property
+    @property
     def held_by_stages(self) -> list[list[Component]]:
         """What a rank of each pipeline stage holds, copies of what it reads from other stages with it."""
-        return _held_by_stages(self.spec, self.layers, self.stages)
+        return self.derived_anywhere.get("held", lambda: held_by_stages(self.spec, self.layers, self.stages))
 
     @property
     def fullest_stage(self) -> list[Component]:
@@ -127,10 +150,15 @@ class CacheSize(msgspec.Struct, frozen=True, dict=True):
         """How many copies all ranks hold together; 1 where nothing is held."""
         return Fraction(self.all_ranks_bytes, self.total_bytes) if self.total_bytes else Fraction(1)
 
-    @cached_property
+    @property
     def parameters(self) -> ParameterCount:
         """Parameter counts of the model, None where its spec states too little."""
-        return count_parameters(self.spec)
+        return remembered(self.spec, "parameters", lambda: count_parameters(self.spec))
+
+    @property
+    def shape(self) -> tuple[Workload, Sharding]:
+        """What decides everything but how long and how many: a key for what is derived of the model."""
+        return msgspec.structs.replace(self.workload, context_tokens=1, batch=1), self.sharding
 
     @property
     def _weights_in_files(self) -> Checkpoint | None:
@@ -159,28 +187,54 @@ class CacheSize(msgspec.Struct, frozen=True, dict=True):
 
 def size_workload(spec: ModelSpec, workload: Workload, sharding: Sharding) -> CacheSize:
     """What `workload` needs on `sharding`; KvcalcError where a format, a flag or a count does not fit the model."""
+    shape = msgspec.structs.replace(workload, context_tokens=1, batch=1)
+    laid = remembered(spec, ("laid out", shape, sharding), lambda: _lay_out(spec, shape, sharding))
+    _refuse_uncountable(laid.rows, workload, sharding)
+    stage_bytes = [_rank_bytes(one, laid.packer, workload.context_tokens, sharding) for one in laid.held]
+    bytes_per_rank, all_ranks_bytes = _rank_totals(stage_bytes, workload, sharding)
+    return CacheSize(
+        spec=spec,
+        workload=workload,
+        sharding=sharding,
+        rows=laid.rows,
+        packer=laid.packer,
+        bytes_per_rank=bytes_per_rank,
+        all_ranks_bytes=all_ranks_bytes,
+        stages=laid.stages,
+        layers=laid.layers,
+    )
+
+
+class _LaidOut(NamedTuple):
+    """A model under formats and ranks, whatever the context and the batch."""
+
+    packer: Packer
+    layers: tuple[Layer, ...]
+    rows: tuple[Row, ...]
+    stages: tuple[tuple[int, int], ...]
+    held: list[list[Component]]
+
+
+def _lay_out(spec: ModelSpec, workload: Workload, sharding: Sharding) -> _LaidOut:
     packer = make_packer(spec, workload)
     find_format(first_stated(workload.weights, packer.dtype), "--weights").bulk_bytes(1, "weights")
     layers = layers_of(spec, workload)
     packer.request.check_names(one for layer in layers for one in layer.components)
     rows = build_rows(layers, spec.reads, packer)
+    stages = split_stages(len(spec.layers), len(layers), sharding.pp)
+    return _LaidOut(packer, layers, rows, stages, held_by_stages(spec, layers, stages))
+
+
+def _refuse_uncountable(rows: Sequence[Row], workload: Workload, sharding: Sharding) -> None:
     per_sequence = sum(row.stored_bytes(workload.context_tokens) for row in rows)
     if per_sequence * workload.batch * sharding.stage_ranks > MOST_BYTES:
         raise KvcalcError("the cache would pass 8 EiB", "check the digits of --ctx and --batch, and those of the spec")
-    stages = split_stages(len(spec.layers), len(layers), sharding.pp)
-    held = _held_by_stages(spec, layers, stages)
-    stage_bytes = [_rank_bytes(one, packer, workload.context_tokens, sharding) for one in held]
-    return CacheSize(
-        spec=spec,
-        workload=workload,
-        sharding=sharding,
-        rows=rows,
-        packer=packer,
-        bytes_per_rank=max(stage_bytes) * -(-workload.batch // sharding.dp),
-        all_ranks_bytes=sum(stage_bytes) * sharding.stage_ranks * workload.batch,
-        stages=stages,
-        layers=layers,
-    )
+
+
+def _rank_totals(stage_bytes: Sequence[int], workload: Workload, sharding: Sharding) -> tuple[int, int]:
+    """Bytes of the fullest rank, and of all of them, from those of one sequence on a rank of each stage."""
+    fullest = max(stage_bytes) * -(-workload.batch // sharding.dp)
+    return fullest, sum(stage_bytes) * sharding.stage_ranks * workload.batch
 
 
 def default_context(specs: Iterable[ModelSpec]) -> int:
@@ -222,32 +276,6 @@ def _with_encoder(layers: tuple[Layer, ...], tokens: int | None) -> tuple[Layer,
     return tuple(fitted[id(layer)] for layer in layers)
 
 
-def split_stages(layers: int, with_drafts: int, pp: int) -> tuple[tuple[int, int], ...]:
-    """First and last-plus-one layer of each pipeline stage, as even as possible.
-
-    Left-over layers go to the stages before the last, which also holds the LM head (vLLM's rule,
-    distributed/utils.py get_pp_indices) and the draft layers, those from `layers` to `with_drafts`.
-    """
-    if pp > layers:
-        raise KvcalcError(f"--pp {pp}: there are only {layers} layers", f"use at most --pp {layers}")
-    sizes = [layers // pp] * pp
-    for back in range(2, layers % pp + 2):
-        sizes[-back] += 1
-    ends = [sum(sizes[: stage + 1]) for stage in range(pp - 1)] + [with_drafts]
-    return tuple(zip([0, *ends[:-1]], ends, strict=True))
-
-
-def _held_by_stages(
-    spec: ModelSpec, layers: Sequence[Layer], stages: Sequence[tuple[int, int]]
-) -> list[list[Component]]:
-    """What a rank of each stage holds: its layers' components, and a copy of each source read from another stage."""
-    foreign = foreign_sources(spec, stages)
-    return [
-        components_of(layers[first:end]) + [layers[layer].components[position] for layer, position in foreign[stage]]
-        for stage, (first, end) in enumerate(stages)
-    ]
-
-
 def _rank_bytes(held: Sequence[Component], packer: Packer, tokens: Any, sharding: Sharding) -> Any:
     """Bytes of one sequence on one rank; equal components are weighed once."""
     weighed: dict[int, Any] = {}
@@ -255,18 +283,3 @@ def _rank_bytes(held: Sequence[Component], packer: Packer, tokens: Any, sharding
         if id(component) not in weighed:
             weighed[id(component)] = packer.rank_bytes(component, tokens, sharding)
     return sum(weighed[id(component)] for component in held)
-
-
-def foreign_sources(spec: ModelSpec, stages: Sequence[tuple[int, int]]) -> list[set[tuple[int, int]]]:
-    """For each stage, the places on other stages whose caches it reads."""
-    stage_of = [stage for stage, (first, end) in enumerate(stages) for _ in range(first, end)]
-    foreign: list[set[tuple[int, int]]] = [set() for _ in stages]
-    for read in spec.reads:
-        if read.layer < len(stage_of) and stage_of[read.layer] != stage_of[read.owner_layer]:
-            foreign[stage_of[read.layer]].add((read.owner_layer, read.owner))
-    return foreign
-
-
-def components_of(layers: Sequence[Layer]) -> list[Component]:
-    """Every component of `layers` in order."""
-    return [one for layer in layers for one in layer.components]

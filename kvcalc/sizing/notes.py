@@ -8,9 +8,10 @@ import msgspec
 from kvcalc.cache.component import MODEL_FORMAT
 from kvcalc.cache.formats import AUTO, find_format
 from kvcalc.cache.sharding import WHOLE
-from kvcalc.sizing.need import UNKNOWN_FORMAT, CacheSize, components_of, foreign_sources
+from kvcalc.sizing.need import UNKNOWN_FORMAT, CacheSize
 from kvcalc.sizing.packing import DEFAULT_DTYPE
 from kvcalc.sizing.rows import Row
+from kvcalc.sizing.stages import components_of, foreign_sources
 from kvcalc.units import counted
 
 if TYPE_CHECKING:

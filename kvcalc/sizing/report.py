@@ -152,14 +152,15 @@ def _title(size: CacheSize) -> tuple[str, ...]:
     work = size.workload
     return (
         size.spec.name,
-        f"{len(size.layers)} layers: {_stack(size)}",
+        f"{len(size.layers)} layers: {stack(size)}",
         f"context {work.context_tokens:,}",
         f"batch {work.batch:,}",
         f"KV {kv_formats(size)}",
     )
 
 
-def _stack(size: CacheSize) -> str:
+def stack(size: CacheSize) -> str:
+    """What its layers keep, in a few words: `32 kv of 8 KV heads x 128`."""
     if len(size.rows) == 1:
         return f"{size.rows[0].layers} {size.rows[0].name} of {size.rows[0].component.geometry}"
     kept = [f"{row.layers} {row.name}" for row in size.rows[:_MOST_NAMED]]
@@ -180,7 +181,7 @@ def _bars(size: CacheSize) -> list[Bar]:
     batch, tokens = size.workload.batch, size.workload.context_tokens
     bars = [Bar("KV cache", size.total_bytes, f"per sequence {memory(size.bytes_per_sequence)}")]
     if len(size.rows) > 1 or any(row.fixed_bytes for row in size.rows):
-        bars += [Bar(row.name, row.stored_bytes(tokens) * batch, _why(row, tokens), depth=1) for row in size.rows]
+        bars += [Bar(row.name, row.stored_bytes(tokens) * batch, behaviour(row, tokens), depth=1) for row in size.rows]
     if size.weight_bytes is not None:
         bars.append(Bar("weights", size.weight_bytes, _weights_detail(size), drawn=False))
     return bars
@@ -196,7 +197,7 @@ _MOSTLY_IDLE = Fraction(4, 5)
 """Below this share of active parameters experts are idle, and a reader should know."""
 
 
-def _why(row: Row, tokens: int) -> str:
+def behaviour(row: Row, tokens: int) -> str:
     """How the row behaves as the context grows, and which layers keep and read it."""
     layers = f"{row.layers} layer{'s' if row.layers != 1 else ''} of {row.component.geometry}"
     readers = sum(count for _, count in row.reads)

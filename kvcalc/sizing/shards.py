@@ -56,6 +56,11 @@ def weights_per_rank(size: CacheSize, *, attention_dp: bool = False) -> RankWeig
     --enable-dp-attention, qwen2_moe.py; TensorRT-LLM enable_attention_dp has dp = tp). Weights that were read from
     files are divided as the parameters are.
     """
+    key = "weights on a rank", attention_dp
+    return size.derived_anywhere.get(key, lambda: _weights_per_rank(size, attention_dp))
+
+
+def _weights_per_rank(size: CacheSize, attention_dp: bool) -> RankWeights:
     spread = spread_of(size.sharding, attention_dp)
     counts = [count_stage(size.spec, stage, spread) for stage in size.stages]
     known = [count for count in counts if count is not None]

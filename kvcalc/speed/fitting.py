@@ -1,10 +1,13 @@
 """Whether the sequences fit the cards, by the rules of the engine where it has any here."""
 
+from functools import cache
+from typing import NamedTuple
+
 from kvcalc.engines.engine import find_engine
 from kvcalc.engines.plain import Plain
-from kvcalc.engines.plan import Budget, Outcome, Plan, evaluate
+from kvcalc.engines.plan import Budget, Outcome, Plan
 from kvcalc.errors import KvcalcError
-from kvcalc.sizing.need import Workload
+from kvcalc.sizing.need import CacheSize
 from kvcalc.speed.kernels import Setting
 from kvcalc.speed.machine import engine_name
 from kvcalc.speed.room import most_sequences
@@ -13,10 +16,8 @@ from kvcalc.speed.weights import is_recipe
 from kvcalc.units import memory
 
 
-def sequences_that_fit(
-    setting: Setting, use: Use, workload: Workload, engine: str | None, shared: int
-) -> tuple[int, str]:
-    """Whole sequences of the workload's context that run at once, and where that comes from in words.
+def sequences_that_fit(setting: Setting, use: Use, size: CacheSize, engine: str | None, shared: int) -> "Fitting":
+    """Whole sequences of the context of `size` that run at once.
 
     `shared` tokens of each are kept once. What no engine's rules reach (a recipe of llama.cpp, a card of
     whose memory only the label is known, attention-DP but SGLang's) is counted by `room.most_sequences`.
@@ -25,23 +26,40 @@ def sequences_that_fit(
     has_rules = gpu.driver_memory_bytes is not None and (engine is None or _has_rules(engine))
     flags = _flags(engine, use)
     if is_recipe(use.weights) or shared or not has_rules or flags is None:
-        return int(most_sequences(setting, workload.context_tokens, shared)), "beside the weights"
+        return Fitting(int(most_sequences(setting, size.workload.context_tokens, shared)), None)
     plan = Plan(
-        spec=setting.model.size.spec,
-        workload=workload,
+        spec=size.spec,
+        workload=size.workload,
         sharding=use.sharding,
         engine=Plain() if engine is None else find_engine(engine, flags),
         budget=Budget.of(gpu=gpu.name, gpu_memory=None, kv_cache_memory=None),
     )
-    outcome = evaluate(plan)
-    return outcome.sequences, _reason(outcome)
+    outcome = Outcome(plan, size)
+    return Fitting(outcome.sequences, outcome)
 
 
-def _reason(outcome: Outcome) -> str:
-    beside = ", ".join(f"{term.name} {memory(term.expected_bytes)}" for term in outcome.terms if term.expected_bytes)
-    return f"a pool of {memory(max(0, outcome.pool.expected))} a rank beside {beside or 'nothing'}"
+class Fitting(NamedTuple):
+    """How many sequences fit, and what an engine's rules make of it; None where they do not reach it."""
+
+    sequences: int
+    outcome: Outcome | None
+
+    @property
+    def reason(self) -> str:
+        """Where that comes from in words."""
+        if self.outcome is None:
+            return "beside the weights"
+        terms = (term for term in self.outcome.terms if term.expected_bytes)
+        beside = ", ".join(f"{term.name} {memory(term.expected_bytes)}" for term in terms)
+        return f"a pool of {memory(max(0, self.outcome.pool.expected))} a rank beside {beside or 'nothing'}"
 
 
+def moves_with_batch(engine: str | None) -> bool:
+    """Whether how many fit depends on the batch that is asked about."""
+    return engine is not None and _has_rules(engine) and find_engine(engine).batch_moves_capacity
+
+
+@cache
 def _has_rules(engine: str) -> bool:
     try:
         find_engine(engine)

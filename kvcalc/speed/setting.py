@@ -11,7 +11,7 @@ from kvcalc.model.spec import ModelSpec
 from kvcalc.sizing.need import CacheSize, Workload, size_workload
 from kvcalc.speed.kernels import Cost, Pass, Setting
 from kvcalc.speed.machine import Machine, find_machine
-from kvcalc.speed.rank import rank_model
+from kvcalc.speed.rank import RankModel, rank_model
 from kvcalc.speed.terms import draft_costs, pass_costs
 from kvcalc.speed.weights import WeightNumbers, file_numbers, is_recipe, weight_numbers
 
@@ -48,9 +48,17 @@ class Use(msgspec.Struct, frozen=True):
 
 def make_setting(spec: ModelSpec, machine: Machine, use: Use) -> Setting:
     """The model on one rank of `machine`, ready to be priced."""
-    size = size_workload(spec, workload_of(use, 1, 1), use.sharding)
-    model = rank_model(size, use.attention_dp)
-    return Setting(model, _numbers(size, machine, use, model.has_experts), machine)
+    return setting_on(model_on_rank(spec, use), machine, use)
+
+
+def model_on_rank(spec: ModelSpec, use: Use) -> RankModel:
+    """What no GPU changes of a setting."""
+    return rank_model(size_workload(spec, workload_of(use, 1, 1), use.sharding), use.attention_dp)
+
+
+def setting_on(model: RankModel, machine: Machine, use: Use) -> Setting:
+    """A model of that use on one rank of `machine`."""
+    return Setting(model, _numbers(model.size, machine, use, model.has_experts), machine)
 
 
 def _numbers(size: CacheSize, machine: Machine, use: Use, has_experts: bool) -> WeightNumbers:

@@ -12,10 +12,14 @@ from kvcalc.speed.fitting import sequences_that_fit
 from kvcalc.speed.kernels import Setting
 from kvcalc.speed.machine import load_constants
 from kvcalc.speed.pricing import Pricing, queue_seconds
-from kvcalc.speed.setting import Use, machine_for, make_setting, workload_of
+from kvcalc.speed.setting import Use, machine_for, make_setting
 from kvcalc.speed.timing import Timing, timing
 
 MOST_DRAFTED = 1000
+
+
+class NoRoomError(KvcalcError):
+    """The sequences do not fit the cards."""
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -137,13 +141,14 @@ def estimate(
 
 def _room(setting: Setting, load: Load, use: Use, engine: str | None, served: bool) -> int:
     """Sequences that fit; KvcalcError where the batch does not, unless it may wait."""
-    workload = workload_of(use, load.context, load.batch)
-    most, reason = sequences_that_fit(setting, use, workload, engine, load.shared_prefix)
+    size = setting.model.size.at(load.context, load.batch)
+    fitting = sequences_that_fit(setting, use, size, engine, load.shared_prefix)
+    most = fitting.sequences
     if most < 1 or (most < load.batch and not served):
         many, verb = ("s", "do") if load.batch > 1 else ("", "does")
         asked = f"{load.batch:,} sequence{many} of {load.context:,} tokens {verb} not fit {setting.machine.gpu.name}"
-        raise KvcalcError(
-            f"{asked}, {most:,} {'does' if most == 1 else 'do'}: {reason}",
+        raise NoRoomError(
+            f"{asked}, {most:,} {'does' if most == 1 else 'do'}: {fitting.reason}",
             f"--batch {most}, more --tp, a smaller --kv-dtype, or --force" if most else "more --tp, or --force",
         )
     return most

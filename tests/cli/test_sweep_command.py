@@ -4,6 +4,9 @@ import csv
 import importlib.util
 import json
 import math
+import re
+import shlex
+from pathlib import Path
 
 import jsonschema
 import msgspec
@@ -154,6 +157,13 @@ def test_a_screen_shows_the_front_and_the_best_first(kvcalc):
         (("--served",), "no GPU is named"),
         (("--price", "h100-sxm=1/h"), "no GPU is named"),
         (("--weights", "fp8"), "no GPU is named"),
+        (("--engine", "gpt-fast"), "gpt-fast"),
+        (("--engine", "vllm,abacus"), "abacus"),
+        (("--engine", "vllm@99"), "rules are known for vllm"),
+        (("--gpu", "h100-sxm", "--engine", "sglang@0.1"), "rules are known for sglang"),
+        (("--engine", "llama.cpp", "--tp", "2"), "not a cache over ranks"),
+        (("-o", "/nowhere/s.csv"), "No such file"),
+        (("-o", "."), "is a directory"),
     ],
 )
 def test_wrong_questions(kvcalc, arguments, message):
@@ -199,3 +209,89 @@ def test_a_calibration_is_applied(kvcalc, tmp_path):
     assert math.isclose(scaled - plain, 2 * 510e-6, rel_tol=1e-6)
     other = kvcalc("sweep", "llama-8b", "--gpu", "h200-sxm", "--calibration", path)
     assert (other.code, "was measured on h100-sxm5-80gb" in other.err) == (2, True)
+
+
+def test_engines_are_told_apart(kvcalc):
+    answer = validated(kvcalc("sweep", "llama-8b", "--engine", "vllm,sglang@0.5.20", "--format", "json"))
+    assert [point["engine"].partition("@")[0] for point in answer["points"]] == ["vllm", "sglang"]
+    assert answer["request"]["engines"] == [point["engine"] for point in answer["points"]]
+    assert answer["request"]["engine"] is None
+    assert answer["points"][1]["engine"] == "sglang@0.5.20"
+    shown = kvcalc("sweep", "llama-8b", "--engine", "vllm,sglang", "--format", "markdown")
+    assert "engine holds" in shown.out
+    one = validated(kvcalc(*ASKED, "--engine", "vllm", "--format", "json"))
+    assert one["request"]["engine"] == one["points"][0]["engine"]
+
+
+def test_too_many_lines_are_refused_and_too_many_deployments_grey(kvcalc, tmp_path, monkeypatch):
+    monkeypatch.setattr(picture, "MOST_SERIES", 3)
+    monkeypatch.setattr(picture, "MOST_CLOUDS", 3)
+    lines = kvcalc("sweep", "llama-8b", "--ctx", "1K,2K", "--tp", "1,2,4,8", "--plot", tmp_path / "m.svg")
+    assert (lines.code, "4 lines cannot be told apart" in lines.err) == (2, True)
+    monkeypatch.setitem(picture._STYLE, "svg.fonttype", "none")
+    assert kvcalc(*ASKED, "--plot", tmp_path / "s.svg").code == 0
+    assert "1 other deployments" in (tmp_path / "s.svg").read_text()
+
+
+def test_a_stopped_sweep_says_how_far_it_was_and_leaves_nothing(kvcalc, tmp_path, monkeypatch):
+    from kvcalc.speed.sweep import grid
+
+    made = grid.blocks
+
+    def stopped(placed, asked):
+        for number, block in enumerate(made(placed, asked)):
+            if number == 2:
+                raise KeyboardInterrupt
+            yield block
+
+    monkeypatch.setattr("kvcalc.speed.sweep.cells.BLOCK_POINTS", 100)
+    monkeypatch.setattr("kvcalc.speed.sweep.axis.MOST_HELD", 10)
+    monkeypatch.setattr(grid, "blocks", stopped)
+    monkeypatch.setattr(grid, "FRAME_POINTS", 1)
+    for name in ("s.csv", "s.jsonl", "s.parquet"):
+        answer = kvcalc("sweep", "llama-8b", "--batch", "1..400+1", "-o", tmp_path / name)
+        assert answer.code == 130
+        assert answer.err == "error: stopped at 50% of 400 points\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_progress_is_for_terminals(monkeypatch, capsys):
+    import sys
+
+    from kvcalc.cli import progress
+    from kvcalc.cli.sweep_options import SweepOutput
+
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    for is_terminal, quiet, seconds, wanted in (
+        (True, False, 10, "\r\x1b[K25% of 400 points, 30 s left\r\x1b[K"),
+        (True, False, 100, "\r\x1b[K25% of 400 points, 5 min 00 s left\r\x1b[K"),
+        (True, False, 0.5, ""),
+        (False, False, 10, ""),
+        (True, True, 10, ""),
+    ):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda is_terminal=is_terminal: is_terminal)
+        now[0] = 0.0
+        with progress.Watch(SweepOutput(quiet=quiet)) as watch:
+            now[0] = seconds
+            watch.progress(100, 400)
+        assert capsys.readouterr().err == wanted
+
+
+PICTURED = re.compile(r"^    kvcalc (sweep .*--plot )(sweep-[a-z]+\.svg)$", re.MULTILINE)
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.mark.parametrize(("command", "name"), PICTURED.findall((DOCS / "sweep.md").read_text()))
+def test_pictures_of_the_page_are_what_its_commands_draw(kvcalc, tmp_path, command, name):
+    """Byte by byte but for what a release of matplotlib decides: the sizes differ by a few."""
+    assert kvcalc(*shlex.split(command), tmp_path / name).code == 0
+    drawn, kept = (tmp_path / name).read_text(), (DOCS / "pictures" / name).read_text()
+    assert drawn.count("<path") == kept.count("<path")
+    assert kept.count("<use") == drawn.count("<use") > 20
+    assert len(kept) < 100_000
+    assert f"](pictures/{name})" in (DOCS / "sweep.md").read_text()
+
+
+def test_there_are_pictures():
+    assert len(PICTURED.findall((DOCS / "sweep.md").read_text())) == len(list((DOCS / "pictures").glob("sweep-*.svg")))

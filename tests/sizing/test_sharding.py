@@ -4,8 +4,8 @@ import pytest
 
 import kvcalc
 from kvcalc.errors import KvcalcError
-from kvcalc.sizing.need import split_stages
 from kvcalc.sizing.notes import notes_on
+from kvcalc.sizing.stages import split_stages
 
 LLAMA, V3 = kvcalc.load("llama-8b"), kvcalc.load("deepseek-v3")
 

@@ -15,7 +15,7 @@ from kvcalc.speed.calibration import Scales
 from kvcalc.speed.fitting import sequences_that_fit
 from kvcalc.speed.setting import Use, machine_for, make_setting, workload_of
 from kvcalc.speed.sweep import axis, cells, grid
-from kvcalc.speed.sweep.asked import Asked, Deployment, make_ready
+from kvcalc.speed.sweep.asked import Asked, Deployment, Model, make_ready
 from kvcalc.speed.sweep.axis import Axis, parse_axis, refuse_too_many
 from kvcalc.speed.sweep.front import Front
 from kvcalc.speed.sweep.goals import Answers, Goals
@@ -35,7 +35,8 @@ def asked(model="llama-3.1-8b", use=None, gpus=(H100,), **changes):
     given = {"contexts": (2304,), "batches": (1, 8, 64), "osl": 256, **changes}
     uses = use if isinstance(use, tuple) else (use or Use(),)
     models = model if isinstance(model, tuple) else (model,)
-    return Asked(specs=tuple(map(kvcalc.load, models)), uses=uses, gpus=gpus, **given)
+    engines = (given.pop("engine", None),)
+    return Asked(specs=tuple(map(kvcalc.load, models)), uses=uses, gpus=gpus, engines=engines, **given)
 
 
 def rows_of(found):
@@ -132,7 +133,14 @@ def test_what_fits_is_asked_of_the_engine_point_by_point(engine, batches, tokens
     room = Room(setting, use, engine)
     for context, count in zip(tokens, room.fitting(tokens, batches), strict=True):
         fits = [
-            sequences_that_fit(setting, use, workload_of(use, context, batch), engine, 0)[0] >= batch
+            sequences_that_fit(
+                setting,
+                use,
+                size_workload(setting.model.size.spec, workload_of(use, context, batch), Sharding()),
+                engine,
+                0,
+            ).sequences
+            >= batch
             for batch in batches
         ]
         assert fits == [True] * count + [False] * (len(batches) - count)
@@ -152,7 +160,7 @@ def test_every_batch_up_to_the_most_fits(model):
 def test_a_staircase_needs_fewer_questions_than_points():
     question = asked(contexts=tuple(range(512, 65_537, 512)), batches=(1, 16, 256))
     found = Grid(question)
-    [(_, ready)] = found.prepared.deployments
+    [(_, ready, _)] = found.prepared.deployments
     assert 0 < found.fitting < found.points == 128 * 3
     assert len(ready.room._most) < 64
 
@@ -192,6 +200,7 @@ def test_blocks_are_only_a_way_to_walk(monkeypatch):
     whole = rows_of(Grid(question))
     monkeypatch.setattr(cells, "BLOCK_POINTS", 7)
     monkeypatch.setattr(axis, "MOST_HELD", 100)
+    monkeypatch.setattr(grid, "FRAME_POINTS", 1)
     found = Grid(question)
     assert not found.is_held
     assert 0 < found.fitting < found.points
@@ -427,9 +436,9 @@ def test_contexts_past_a_models_limit_are_left_out():
 def test_gpus_of_a_copy():
     spec = kvcalc.load("deepseek-v3")
     spread = Sharding(tp=8, dp=8, ep=8)
-    assert Deployment(spec, Use(sharding=spread), H200).gpus == 64
-    assert Deployment(spec, Use(sharding=spread, attention_dp=True), H200).gpus == 8
-    assert Deployment(spec, Use(sharding=Sharding(tp=4, pp=2)), H200).gpus == 8
+    assert Deployment(Model(spec, Use(sharding=spread)), H200).gpus == 64
+    assert Deployment(Model(spec, Use(sharding=spread, attention_dp=True)), H200).gpus == 8
+    assert Deployment(Model(spec, Use(sharding=Sharding(tp=4, pp=2))), H200).gpus == 8
 
 
 def test_the_most_at_once_is_the_edge():

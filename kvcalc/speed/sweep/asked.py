@@ -1,6 +1,7 @@
 """What a sweep is asked: which deployments, which contexts and batches on each, and what is told of them."""
 
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import product
 from typing import NamedTuple
 
@@ -12,18 +13,51 @@ from kvcalc.sizing.need import CacheSize, size_workload
 from kvcalc.speed.calibration import Scales
 from kvcalc.speed.kernels import Setting
 from kvcalc.speed.pricing import Pricing
-from kvcalc.speed.setting import Use, machine_for, make_setting, workload_of
+from kvcalc.speed.rank import RankModel, rank_model
+from kvcalc.speed.setting import Use, machine_for, setting_on, workload_of
 from kvcalc.speed.sweep.axis import refuse_too_many
 from kvcalc.speed.sweep.money import Rates
 from kvcalc.speed.sweep.room import Room
 
 
-class Deployment(NamedTuple):
-    """A model, how it is used, and the GPU that it is put on; None where only memory is asked about."""
+class Model(msgspec.Struct, frozen=True, dict=True):
+    """A model and how it is used, with what every GPU and every engine share of it."""
 
     spec: ModelSpec
     use: Use
+
+    @cached_property
+    def size(self) -> CacheSize:
+        """What one sequence of one token needs; `at` makes any other of it."""
+        return size_workload(self.spec, workload_of(self.use, 1, 1), self.use.sharding)
+
+    @cached_property
+    def on_rank(self) -> RankModel:
+        """The same ready to be priced; KvcalcError where its weights are not known."""
+        return rank_model(self.size, self.use.attention_dp)
+
+    @cached_property
+    def sizes(self) -> dict[tuple[int, int], CacheSize]:
+        """Sizes by context and batch that engines were asked about."""
+        return {}
+
+
+class Deployment(NamedTuple):
+    """A model, and the engine and the GPU that it runs on; None for a server of today, and for memory alone."""
+
+    model: Model
     gpu: str | None
+    engine: str | None = None
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The model's spec."""
+        return self.model.spec
+
+    @property
+    def use(self) -> Use:
+        """How it is used."""
+        return self.model.use
 
     @property
     def gpus(self) -> int:
@@ -33,12 +67,13 @@ class Deployment(NamedTuple):
 
     def size(self, context: int, batch: int) -> CacheSize:
         """What a workload needs."""
-        return size_workload(self.spec, workload_of(self.use, context, batch), self.use.sharding)
+        return self.model.size.at(context, batch)
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """A sweep. `contexts` are whole ones, prompt and answer; `gpus` are names, none where only memory is asked about.
 
+    `engines` are names with their releases, None where nobody names one.
     `scales` are calibrations by the name of the GPU, on which there may be `notes`.
     """
 
@@ -47,7 +82,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     contexts: tuple[int, ...]
     batches: tuple[int, ...]
     gpus: tuple[str, ...] = ()
-    engine: str | None = None
+    engines: tuple[str | None, ...] = (None,)
     osl: int = 128
     served: bool = False
     scales: dict[str, Scales] = {}
@@ -65,12 +100,25 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def sides(self) -> tuple[int, ...]:
         """How many there are of everything that is varied."""
-        return len(self.specs), len(self.uses), max(1, len(self.gpus)), len(self.contexts), len(self.batches)
+        deployments = len(self.specs), len(self.uses), len(self.engines), max(1, len(self.gpus))
+        return *deployments, len(self.contexts), len(self.batches)
 
     @property
     def deployments(self) -> Iterator[Deployment]:
         """Every deployment."""
-        return (Deployment(spec, use, gpu) for spec, use, gpu in product(self.specs, self.uses, self.gpus or (None,)))
+        for spec, use in product(self.specs, self.uses):
+            model = Model(spec, use)
+            for engine, gpu in product(self.engines, self.gpus or (None,)):
+                yield Deployment(model, gpu, engine)
+
+    def points_of(self, deployment: Deployment) -> int:
+        """Points of one deployment."""
+        return len(self.contexts_of(deployment.spec)) * len(self.batches)
+
+    @property
+    def has_engines(self) -> bool:
+        """Whether engines were named."""
+        return self.engines != (None,)
 
     def contexts_of(self, spec: ModelSpec) -> list[int]:
         """The contexts that a model can be run at; where only memory is asked about, all of them."""
@@ -93,15 +141,16 @@ class Ready(NamedTuple):
 
 
 def make_ready(deployment: Deployment, asked: Asked) -> Ready | None:
-    """The deployment on its GPU; None where it has none.
+    """The deployment on its GPU; None where it has none and only memory is asked about.
 
     KvcalcError where a figure is not known, and for what the engine refuses.
     """
     gpu = deployment.gpu
     if gpu is None:
         return None
-    setting = make_setting(deployment.spec, machine_for(gpu, asked.engine, deployment.use), deployment.use)
-    room = Room(setting, deployment.use, asked.engine)
+    model, use, engine = deployment.model, deployment.use, deployment.engine
+    setting = setting_on(model.on_rank, machine_for(gpu, engine, use), use)
+    room = Room(setting, use, engine, model.sizes)
     # What an engine refuses at the shortest context it refuses everywhere.
     room.ask(asked.contexts[0], 1)
     return Ready(deployment, gpu, setting, asked.scales.get(gpu, Scales()), room)

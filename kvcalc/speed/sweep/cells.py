@@ -1,12 +1,13 @@
 """The points of one deployment, all at once: contexts down, batches across, every figure an array over both."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvcalc.report import Column
 from kvcalc.speed.kernels import Cost
 from kvcalc.speed.setting import seconds_of
 from kvcalc.speed.sweep.asked import Asked, Deployment, Ready
+from kvcalc.speed.sweep.held import Held
 from kvcalc.speed.timing import limit_shares
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ WHO = (
     Column("model", "model"),
     Column("weights", "weights"),
     Column("kv_dtype", "KV"),
+    Column("engine", "engine"),
     Column("gpu", "GPU"),
     Column("tp", "tp", "count"),
     Column("gpus", "GPUs", "count"),
@@ -35,6 +37,7 @@ MEMORY = (
     Column("bytes_per_rank", "on a rank", "bytes"),
     Column("read_bytes_per_step", "read a step", "bytes"),
 )
+HELD = Column("allocated_bytes", "engine holds", "bytes")
 SPEED = (
     Column("fits", "fits"),
     Column("prefill_seconds", "prefill", "seconds"),
@@ -56,13 +59,37 @@ def columns(asked: Asked) -> tuple[Column, ...]:
     left_out = set() if asked.served else {"tpot_seconds", "ttft_seconds"}
     left_out |= set() if asked.rates.per_second else {"cost_per_million_tokens"}
     left_out |= set() if asked.rates.watts else {"joules_per_token"}
-    if not asked.gpus:
+    left_out |= set() if asked.has_engines else {"engine", "allocated_bytes"}
+    if asked.gpus:
+        left_out |= {"allocated_bytes"}
+    else:
         left_out |= {"weights", "gpu", "gpus", "isl", "osl", *(column.key for column in SPEED)}
-    return tuple(column for column in (*WHO, *LOAD, *MEMORY, *SPEED) if column.key not in left_out)
+    return tuple(column for column in (*WHO, *LOAD, *MEMORY, HELD, *SPEED) if column.key not in left_out)
 
 
-def blocks(deployment: Deployment, ready: Ready | None, asked: Asked) -> "Iterator[DataFrame]":
+class Placed(NamedTuple):
+    """A deployment, ready where it is on a GPU, and what its engine holds where only memory is asked about."""
+
+    deployment: Deployment
+    ready: Ready | None
+    held: Held | None
+
+
+class Block(NamedTuple):
+    """Some points of one deployment: `names` are the same in all, `figures` are arrays of one value a point."""
+
+    names: dict[str, Any]
+    figures: dict[str, Any]
+
+    @property
+    def points(self) -> int:
+        """How many they are."""
+        return len(self.figures["batch"])
+
+
+def blocks(placed: Placed, asked: Asked) -> Iterator[Block]:
     """The points of a deployment, contexts outside and batches inside; KvcalcError where one is past counting."""
+    deployment, ready = placed.deployment, placed.ready
     contexts, batches = asked.contexts_of(deployment.spec), asked.batches
     # int64 wraps in silence: the largest corner is refused in integers that do not.
     deployment.size(contexts[-1], batches[-1])
@@ -73,35 +100,45 @@ def blocks(deployment: Deployment, ready: Ready | None, asked: Asked) -> "Iterat
         for left in range(0, len(batches), across):
             rows, sequences = contexts[top : top + down], batches[left : left + across]
             fitting = [count - left for count in counts[top : top + down]]
-            yield _block(deployment, ready, asked, rows, sequences, fitting)
+            yield _block(placed, asked, rows, sequences, fitting)
 
 
 def _block(
-    deployment: Deployment,
-    ready: Ready | None,
-    asked: Asked,
-    contexts: Sequence[int],
-    batches: Sequence[int],
-    fitting: Sequence[int],
-) -> "DataFrame":
+    placed: Placed, asked: Asked, contexts: Sequence[int], batches: Sequence[int], fitting: Sequence[int]
+) -> Block:
     import numpy as np
-    import pandas as pd
 
+    deployment, ready, held = placed
     tokens, sequences = np.array(contexts)[:, None], np.array(batches)[None, :]
     figures: dict[str, Any] = {"context_tokens": tokens, "batch": sequences, **_memory(deployment, tokens, sequences)}
     if ready is not None:
         fits = np.arange(len(batches))[None, :] < np.array(fitting)[:, None]
         figures |= {"isl": tokens - asked.osl, "fits": fits, **_speed(ready, asked, tokens, sequences, fits)}
+    if held is not None:
+        figures["allocated_bytes"] = held.allocated_bytes(contexts, batches)
     shape = tokens.size, sequences.size
-    flat = {name: np.broadcast_to(values, shape).ravel() for name, values in figures.items()}
-    data = {**_names(deployment, ready, asked), **flat}
-    keys = [column.key for column in columns(asked) if column.key in data]
-    return pd.DataFrame({key: data[key] for key in keys})
+    return Block(
+        names={**who(deployment, ready), "osl": asked.osl},
+        figures={name: np.broadcast_to(values, shape).ravel() for name, values in figures.items()},
+    )
 
 
-def _names(deployment: Deployment, ready: Ready | None, asked: Asked) -> dict[str, Any]:
-    """What is the same in every row."""
-    return {**who(deployment, ready), "osl": asked.osl}
+def frame_of(blocks: Sequence[Block], asked: Asked) -> "DataFrame":
+    """The points of some blocks as one frame, with the columns of the sweep."""
+    import numpy as np
+    import pandas as pd
+
+    counts = [block.points for block in blocks]
+    data: dict[str, Any] = {}
+    for key in (column.key for column in columns(asked)):
+        if key in blocks[0].figures:
+            data[key] = np.concatenate([block.figures[key] for block in blocks])
+        else:
+            data[key] = np.repeat(np.array([block.names[key] for block in blocks]), counts)
+    if "allocated_bytes" in data:
+        held = data["allocated_bytes"]
+        data["allocated_bytes"] = pd.arrays.IntegerArray(np.maximum(held, 0), held < 0)
+    return pd.DataFrame(data)
 
 
 def who(deployment: Deployment, ready: Ready | None) -> dict[str, Any]:
@@ -112,6 +149,7 @@ def who(deployment: Deployment, ready: Ready | None) -> dict[str, Any]:
         "model": deployment.spec.name,
         "weights": weights,
         "kv_dtype": use.kv_dtype,
+        "engine": deployment.engine,
         "gpu": deployment.gpu,
         "tp": use.sharding.tp,
         "gpus": deployment.gpus,
@@ -119,7 +157,7 @@ def who(deployment: Deployment, ready: Ready | None) -> dict[str, Any]:
 
 
 def _memory(deployment: Deployment, tokens: Any, sequences: Any) -> dict[str, Any]:
-    size = deployment.size(1, 1)
+    size = deployment.model.size
     stored = sum(row.stored_bytes(tokens) for row in size.rows)
     read = sum(row.read_bytes(tokens) for row in size.rows)
     return {

@@ -13,11 +13,15 @@ class GoalsDocument(TypedDict):
 
 
 class SweepRequestDocument(TypedDict):
-    """What was asked, as it was understood. `contexts` are prompt and answer; a price is of one second."""
+    """What was asked, as it was understood; `engine` is null where none or several were.
+
+    `contexts` are prompt and answer; a price is of one second.
+    """
 
     models: list[str]
     gpus: list[str]
     engine: str | None
+    engines: list[str]
     weights: list[str | None]
     kv_dtypes: list[str]
     tp: list[int]
@@ -35,11 +39,15 @@ class SweepRequestDocument(TypedDict):
 
 
 class NamesDocument(TypedDict):
-    """Which deployment; weights and GPU only where there is a GPU. `gpus` are those of all its copies."""
+    """Which deployment; weights and GPU only where there is a GPU, the engine where one was named.
+
+    `gpus` are those of all its copies.
+    """
 
     model: str
     weights: NotRequired[str]
     kv_dtype: str
+    engine: NotRequired[str]
     gpu: NotRequired[str]
     tp: int
     gpus: NotRequired[int | None]
@@ -51,7 +59,8 @@ class NamesDocument(TypedDict):
 class PointDocument(NamesDocument):
     """One point. Without a GPU the last keys are missing; they are null where the batch does not fit.
 
-    Tokens/s are of decode alone, and under load where TPOT and TTFT were asked for.
+    `allocated_bytes` are there without a GPU, where an engine was named: what it holds on the fullest rank, null where
+    it refuses. Tokens/s are of decode alone, and under load where TPOT and TTFT were asked for.
     """
 
     batch: int
@@ -59,6 +68,7 @@ class PointDocument(NamesDocument):
     total_bytes: int
     bytes_per_rank: int
     read_bytes_per_step: int
+    allocated_bytes: NotRequired[int | None]
     fits: NotRequired[bool]
     prefill_seconds: NotRequired[float | None]
     step_seconds: NotRequired[float | None]

@@ -37,6 +37,6 @@ def unbeaten(pairs: "Floats") -> "Floats":
     """The distinct pairs, each a row, of which no other is as high in both and higher in one."""
     import numpy as np
 
-    falling = np.unique(pairs, axis=0)[::-1]
+    falling = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))[::-1]]
     best = np.maximum.accumulate(np.concatenate([[-np.inf], falling[:, 1]]))
     return falling[falling[:, 1] > best[:-1]]

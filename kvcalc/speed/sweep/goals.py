@@ -12,7 +12,7 @@ from kvcalc.speed.pricing import Pricing, queue_seconds
 from kvcalc.speed.setting import seconds_of
 from kvcalc.speed.sweep.asked import Asked, Ready
 from kvcalc.speed.sweep.cells import LOAD, WHO, who
-from kvcalc.speed.sweep.grid import PER_GPU, PER_USER, Prepared, prepare
+from kvcalc.speed.sweep.grid import PER_GPU, PER_USER, Prepared, Progress, prepare, silent
 from kvcalc.speed.throughput import TTFT_NOTE
 
 if TYPE_CHECKING:
@@ -64,11 +64,11 @@ class Shared(NamedTuple):
 class Answers:
     """The answer of every deployment at every context, in the order asked."""
 
-    def __init__(self, asked: Asked, goals: Goals) -> None:
+    def __init__(self, asked: Asked, goals: Goals, progress: Progress = silent) -> None:
         if goals.users is not None and goals.rate is not None:
             raise KvcalcError("--users and --rate are two ways to say a load", "keep one of them")
         self.asked, self.goals, self.prepared = asked, goals, prepare(asked)
-        self.rows = _with_best(list(self._rows(self.prepared)), self.has_load)
+        self.rows = _with_best(list(self._rows(self.prepared, progress)), self.has_load)
 
     @property
     def has_load(self) -> bool:
@@ -83,22 +83,25 @@ class Answers:
     @property
     def columns(self) -> tuple[Column, ...]:
         """The columns of the answers."""
-        return COLUMNS
+        return tuple(column for column in COLUMNS if column.key != "engine" or self.asked.has_engines)
 
     def frames(self) -> "Iterator[DataFrame]":
         """The answers in one frame; counts that do not apply stay counts."""
         import pandas as pd
 
-        counts = {column.key: "Int64" for column in COLUMNS if column.unit in {"count", "tokens"}}
-        floats = {column.key: "float64" for column in COLUMNS if column.unit in {"seconds", "number", "fraction"}}
-        named = [{column.key: row.get(column.key) for column in COLUMNS} for row in self.rows]
-        yield pd.DataFrame(named, columns=[column.key for column in COLUMNS]).astype({**counts, **floats})
+        columns = self.columns
+        counts = {column.key: "Int64" for column in columns if column.unit in {"count", "tokens"}}
+        floats = {column.key: "float64" for column in columns if column.unit in {"seconds", "number", "fraction"}}
+        named = [{column.key: row.get(column.key) for column in columns} for row in self.rows]
+        yield pd.DataFrame(named, columns=[column.key for column in columns]).astype({**counts, **floats})
 
-    def _rows(self, prepared: Prepared) -> Iterator[dict[str, Any]]:
-        for deployment, ready in prepared.deployments:
-            for context in self.asked.contexts_of(deployment.spec):
-                if ready is not None:
-                    yield {**who(deployment, ready), **self._row(ready, context)}
+    def _rows(self, prepared: Prepared, progress: Progress) -> Iterator[dict[str, Any]]:
+        asked = [(placed, context) for placed in prepared.deployments
+                 for context in self.asked.contexts_of(placed.deployment.spec)]  # fmt: skip
+        for done, ((deployment, ready, _), context) in enumerate(asked, 1):
+            if ready is not None:
+                yield {**who(deployment, ready), **self._row(ready, context)}
+            progress(done, len(asked))
 
     def _row(self, ready: Ready, context: int) -> dict[str, Any]:
         asked = self.asked

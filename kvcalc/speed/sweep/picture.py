@@ -1,6 +1,7 @@
 """A sweep as a picture, with matplotlib: tokens/s a GPU against a user with the front, or bytes against context.
 
-Colours are those of Okabe and Ito, which colour-blind readers tell apart; each has a marker of its own too.
+Colours are those of Okabe and Ito, which colour-blind readers tell apart; each has a marker of its own too. Past them
+dashes tell lines apart, and deployments that are on no front are grey together.
 """
 
 import io
@@ -18,7 +19,13 @@ if TYPE_CHECKING:
 
 INK, FAINT = "#1f2328", "#8b949e"
 MARKS = (("#0072b2", "o"), ("#e69f00", "s"), ("#009e73", "D"), ("#d55e00", "^"), ("#cc79a7", "v"), ("#56b4e9", "P"))
-_SIZE_INCHES, _DPI = (9, 6), 160
+DASHES = ("-", "--", ":", "-.")
+MOST_SERIES = len(MARKS) * len(DASHES)
+"""Lines that can be told apart."""
+MOST_CLOUDS = 2 * len(MARKS)
+"""The same of marks, which are filled or hollow."""
+_WIDTH_INCHES, _HEIGHT_INCHES, _DPI = 9, 5, 160
+_LEGEND_ROW_INCHES, _LEGEND_COLUMNS = 0.19, 2
 _STYLE: Any = {
     "font.size": 10,
     "text.color": INK,
@@ -45,9 +52,11 @@ def picture(grid: Grid, form: str) -> bytes:
 
     out = io.BytesIO()
     with rc_context(_STYLE):
-        figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
+        figure = Figure(figsize=(_WIDTH_INCHES, _HEIGHT_INCHES), layout="constrained")
         draw = _draw_speed if grid.asked.gpus else _draw_memory
         draw(figure.subplots(), grid)
+        entries = sum(len(axes.get_legend_handles_labels()[0]) for axes in figure.axes)
+        figure.set_figheight(_HEIGHT_INCHES + _LEGEND_ROW_INCHES * -(-entries // _LEGEND_COLUMNS))
         metadata = {"Date": None, "Creator": None} if form == "svg" else None
         figure.savefig(out, format=form, dpi=_DPI, metadata=metadata)
     return out.getvalue()
@@ -60,6 +69,11 @@ def _refuse(grid: Grid) -> None:
         raise KvcalcError("a picture needs matplotlib", "pip install 'kvcalc[report]'")
     if grid.points > MOST_DRAWN:
         raise KvcalcError(f"{grid.points:,} points are too many to draw; at most {MOST_DRAWN:,}", "take larger steps")
+    lines = len(grid.prepared.deployments)
+    if not grid.asked.gpus and lines > MOST_SERIES:
+        raise KvcalcError(
+            f"{lines:,} lines cannot be told apart; at most {MOST_SERIES} are drawn", "fewer models or --tp"
+        )
     if grid.asked.gpus and not grid.fitting:
         raise KvcalcError("no point fits: there is nothing to draw", "more --tp, or a smaller --batch")
 
@@ -67,17 +81,18 @@ def _refuse(grid: Grid) -> None:
 def _draw_speed(axes: "Axes", grid: Grid) -> None:
     """Every point that fits, a deployment a colour, and a line along the front of each model and context."""
     fronts: dict[Any, list[tuple[float, float]]] = defaultdict(list)
-    for place, (name, frame) in enumerate(_by_deployment(grid)):
-        color, mark = MARKS[place % len(MARKS)]
-        fitting = frame[frame["fits"]]
-        axes.plot(fitting[PER_USER], fitting[PER_GPU], mark, color=color, markersize=4, alpha=0.7, label=name)
+    named, others = _on_fronts(_by_deployment(grid))
+    for frame in others:
+        label = "" if frame is not others[0] else f"{len(others):,} other deployments"
+        axes.plot(frame[PER_USER], frame[PER_GPU], ".", color=FAINT, markersize=3, alpha=0.5, label=label)
+    for place, (name, frame) in enumerate(named):
+        color, mark, dash = _look(place)
+        filled = color if dash == DASHES[0] else "none"
+        axes.plot(frame[PER_USER], frame[PER_GPU], mark, color=color, markerfacecolor=filled, markersize=4, alpha=0.7,
+                  label=name)  # fmt: skip
         for row in frame[frame["pareto"]].itertuples():
             fronts[row.model, row.context_tokens].append((getattr(row, PER_USER), getattr(row, PER_GPU)))
-    for place, ((model, context), points) in enumerate(fronts.items()):
-        label = "" if place else "Pareto front"
-        axes.plot(*zip(*sorted(points), strict=True), "-", color=INK, linewidth=1, label=label, zorder=3)
-        if len(fronts) > 1:
-            axes.annotate(f"{model}, context {context:,}", min(points), xytext=(4, 4), textcoords="offset points")
+    _draw_fronts(axes, fronts)
     what = "under load" if grid.asked.served else "in decode alone"
     axes.set(xlabel=f"tokens/s per user, {what}", ylabel="tokens/s per GPU", title=_title(grid))
     axes.set_xlim(left=0)
@@ -85,18 +100,43 @@ def _draw_speed(axes: "Axes", grid: Grid) -> None:
     _finish(axes)
 
 
+def _on_fronts(found: "list[tuple[str, DataFrame]]") -> "tuple[list[tuple[str, DataFrame]], list[DataFrame]]":
+    """The deployments that get a colour, and those that are grey: where all do not, those on a front come first."""
+    fitting = [(name, frame[frame["fits"]]) for name, frame in found]
+    if len(fitting) > MOST_CLOUDS:
+        fitting.sort(key=lambda one: -int(one[1]["pareto"].sum()))
+    return fitting[:MOST_CLOUDS], [frame for _, frame in fitting[MOST_CLOUDS:]]
+
+
+def _draw_fronts(axes: "Axes", fronts: dict[Any, list[tuple[float, float]]]) -> None:
+    for place, ((model, context), points) in enumerate(fronts.items()):
+        label = "" if place else "Pareto front"
+        axes.plot(*zip(*sorted(points), strict=True), "-", color=INK, linewidth=1, label=label, zorder=3)
+        if len(fronts) > 1:
+            axes.annotate(f"{model}, context {context:,}", min(points), xytext=(4, 4), textcoords="offset points")
+
+
 def _draw_memory(axes: "Axes", grid: Grid) -> None:
-    """Bytes of the cache against the context, a line for every deployment and batch, both axes logarithmic."""
+    """Bytes of the cache against the context, a colour for every deployment and a line for every batch, on log axes.
+
+    They are those that an engine would hold, where engines are named.
+    """
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
-    lines = [(f"{name}, batch {batch:,}" if len(grid.asked.batches) > 1 else name, line)
-             for name, frame in _by_deployment(grid) for batch, line in frame.groupby("batch")]  # fmt: skip
-    for place, (name, line) in enumerate(lines):
-        color, mark = MARKS[place % len(MARKS)]
-        axes.plot(line["context_tokens"], line["total_bytes"], mark + "-", color=color, markersize=4, label=name)
+    key = "allocated_bytes" if grid.asked.has_engines else "total_bytes"
+    of_batches = (
+        f", batch {grid.asked.batches[0]:,} to {grid.asked.batches[-1]:,}" if len(grid.asked.batches) > 1 else ""
+    )
+    for place, (name, frame) in enumerate(_by_deployment(grid)):
+        color, mark, dash = _look(place)
+        for number, (_, line) in enumerate(frame.dropna(subset=[key]).groupby("batch")):
+            label = "" if number else name + of_batches
+            axes.plot(line["context_tokens"], line[key].astype(float), mark, linestyle=dash, color=color, markersize=4,
+                      linewidth=1.2, label=label)  # fmt: skip
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
-    axes.set(xlabel="context (tokens)", ylabel="KV cache", title=_title(grid))
+    held = "KV cache that the engine holds on a rank" if grid.asked.has_engines else "KV cache"
+    axes.set(xlabel="context (tokens)", ylabel=held, title=_title(grid))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: memory(int(value), memory_unit(value))))
     for axis in (axes.xaxis, axes.yaxis):
@@ -104,9 +144,15 @@ def _draw_memory(axes: "Axes", grid: Grid) -> None:
     _finish(axes)
 
 
+def _look(place: int) -> tuple[str, str, str]:
+    """Colour, marker and dashes of the series at this place."""
+    color, mark = MARKS[place % len(MARKS)]
+    return color, mark, DASHES[place // len(MARKS) % len(DASHES)]
+
+
 def _finish(axes: "Axes") -> None:
     axes.grid(visible=True)
-    axes.legend(loc="upper left", bbox_to_anchor=(0, -0.1), borderaxespad=0, ncols=2)
+    axes.legend(loc="upper left", bbox_to_anchor=(0, -0.1), borderaxespad=0, ncols=_LEGEND_COLUMNS)
 
 
 def _by_deployment(grid: Grid) -> "list[tuple[str, DataFrame]]":

@@ -5,6 +5,7 @@ from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any
 
 from kvcalc.report import Column, Report, Table
+from kvcalc.speed.machine import SERVER
 from kvcalc.speed.sweep.asked import Asked
 from kvcalc.speed.sweep.cells import LOAD, MEMORY, WHO
 from kvcalc.speed.sweep.goals import Answers, Goals
@@ -74,7 +75,8 @@ def _request(asked: Asked, goals: Goals) -> "SweepRequestDocument":
     return {
         "models": [spec.name for spec in asked.specs],
         "gpus": list(asked.gpus),
-        "engine": asked.engine,
+        "engine": asked.engines[0] if len(asked.engines) == 1 else None,
+        "engines": [engine for engine in asked.engines if engine is not None],
         "weights": list(dict.fromkeys(one.weights for one in uses)),
         "kv_dtypes": list(dict.fromkeys(one.kv_dtype for one in uses)),
         "tp": list(dict.fromkeys(one.sharding.tp for one in uses)),
@@ -100,7 +102,9 @@ def _request(asked: Asked, goals: Goals) -> "SweepRequestDocument":
 def _title(asked: Asked, goals: Goals) -> Iterator[str]:
     yield ", ".join(spec.name for spec in asked.specs)
     if asked.gpus:
-        yield f"{', '.join(asked.gpus)} under {asked.engine or 'vllm'}"
+        yield f"{', '.join(asked.gpus)} under {', '.join(engine or SERVER for engine in asked.engines)}"
+    elif asked.has_engines:
+        yield f"under {', '.join(engine or SERVER for engine in asked.engines)}"
     yield f"context {_ends(asked.contexts)}" + (f", {asked.osl:,} of it out" if asked.gpus else "")
     if not goals.is_any:
         yield f"batch {_ends(asked.batches)}"

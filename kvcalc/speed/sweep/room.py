@@ -4,28 +4,35 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from kvcalc.errors import KvcalcError
-from kvcalc.speed.fitting import sequences_that_fit
+from kvcalc.sizing.need import CacheSize
+from kvcalc.speed.fitting import moves_with_batch, sequences_that_fit
 from kvcalc.speed.kernels import Setting
-from kvcalc.speed.setting import Use, workload_of
+from kvcalc.speed.setting import Use
 
 
 class Room:
     """What a setting's cards hold. More tokens or more sequences never make room.
 
+    `sizes` are shared with the other cards that the same model is put on.
     `reasons` are the sentences of an engine that refused; it holds nothing then.
     """
 
-    def __init__(self, setting: Setting, use: Use, engine: str | None) -> None:
+    def __init__(
+        self, setting: Setting, use: Use, engine: str | None, sizes: dict[tuple[int, int], CacheSize] | None = None
+    ) -> None:
         self.setting, self.use, self.engine = setting, use, engine
+        self._sizes = {} if sizes is None else sizes
+        self._batch_counts = moves_with_batch(engine)
         self.reasons: dict[str, None] = {}
         self._most: dict[tuple[int, int], int] = {}
         self._last = (1, 1)
 
     def most(self, context: int, batch: int) -> int:
         """Sequences of `context` tokens that run at once where `batch` are asked for."""
-        if (context, batch) not in self._most:
-            self._most[context, batch] = self._asked(context, batch)
-        return self._most[context, batch]
+        key = context, batch if self._batch_counts else 1
+        if key not in self._most:
+            self._most[key] = self._asked(*key)
+        return self._most[key]
 
     def most_at_once(self, context: int) -> int:
         """The largest batch that fits at `context` tokens, 0 for none."""
@@ -75,7 +82,10 @@ class Room:
 
     def ask(self, context: int, batch: int) -> int:
         """The same, and KvcalcError where the engine refuses."""
-        return sequences_that_fit(self.setting, self.use, workload_of(self.use, context, batch), self.engine, 0)[0]
+        key = context, batch
+        if key not in self._sizes:
+            self._sizes[key] = self.setting.model.size.at(context, batch)
+        return sequences_that_fit(self.setting, self.use, self._sizes[key], self.engine, 0).sequences
 
     def _asked(self, context: int, batch: int) -> int:
         try:

@@ -8,7 +8,7 @@ from kvcalc.errors import KvcalcError
 from kvcalc.report import Column
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from pandas import DataFrame, Series
 
 
 def write_csv(frames: "Iterable[DataFrame]", out: IO[str]) -> None:
@@ -23,7 +23,7 @@ def write_lines(frames: "Iterable[DataFrame]", out: IO[str]) -> None:
 
     encoder = msgspec.json.Encoder()
     for frame in frames:
-        out.write("".join(f"{encoder.encode(record).decode()}\n" for record in records(frame)))
+        out.write(encoder.encode_lines(records(frame)).decode())
 
 
 def write_parquet(frames: "Iterable[DataFrame]", columns: Sequence[Column], path: Path) -> None:
@@ -43,8 +43,15 @@ def write_parquet(frames: "Iterable[DataFrame]", columns: Sequence[Column], path
 
 def records(frame: "DataFrame") -> Iterator[dict[str, Any]]:
     """Each row as names and plain values, None for a figure that does not apply."""
-    plain = frame.astype(object).where(frame.notna(), None)
-    return (dict(zip(plain.columns, row, strict=True)) for row in plain.itertuples(index=False, name=None))
+    names = list(frame.columns)
+    columns = [_plain(frame[name]) for name in names]
+    return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+
+
+def _plain(column: "Series[Any]") -> list[Any]:
+    missing = column.isna()
+    values: list[Any] = column.tolist()
+    return [None if gone else value for gone, value in zip(missing, values, strict=True)] if missing.any() else values
 
 
 FLAGS = {"fits", "pareto", "best"}

@@ -163,7 +163,7 @@ class Pool(RuleBasedStateMachine):
 
 
 TestPool = Pool.TestCase
-TestPool.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestPool.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
 
 
 def test_the_last_block_is_copied_when_one_of_two_writes_into_it():
@@ -234,3 +234,18 @@ def test_without_room_nothing_happens(groups):
     assert pool.swap_in(away) is None
     pool.free(blocker)
     assert pool.read(pool.swap_in(away), 0) == [1, 2, 3, 4]
+
+
+def test_a_block_that_a_window_drops_makes_room_for_the_next():
+    pool = PagedPool(layout(Window(name="window", block_tokens=4, units=1, cap=5)), 2, reuses_prefixes=False)
+    table = pool.add(range(30))
+    assert pool.read(table, 0)[-5:] == [25, 26, 27, 28, 29]
+
+
+def test_a_prefix_is_found_by_the_blocks_that_its_window_still_needs():
+    pool = PagedPool(layout(Window(name="window", block_tokens=4, units=1, cap=4)), 4)
+    first = pool.add(range(13))
+    other = pool.add([99] * 5)
+    assert pool.cached_units == 0, "what lies behind the window has been forgotten"
+    pool.free(other)
+    assert pool.add([*range(12), 99]).blocks[0][2] is first.blocks[0][2]

@@ -1,0 +1,235 @@
+"""kvcalc report over what other verbs wrote: the page's numbers are the document's."""
+
+import json
+
+import pytest
+from pages import Reader, seen
+
+from kvcalc.cli.pages import PAGES
+
+pytest.importorskip("plotly")
+
+ASKED = {
+    "size": ("size", "gemma3-27b", "--ctx", "32K", "--batch", "4"),
+    "compare": ("compare", "llama-8b", "gemma3-27b", "--ctx", "32K"),
+    "fit": ("fit", "llama-8b", "--gpu", "h100-sxm", "--ctx", "32K", "--batch", "8"),
+    "refused": ("fit", "llama-70b", "--gpu", "l40s", "--ctx", "32K", "--engine", "vllm"),
+    "throughput": ("throughput", "llama-8b", "--gpu", "h100-sxm", "--isl", "2K", "--batch", "8", "--served"),
+    "grid": ("sweep", "llama-8b", "--gpu", "h100-sxm,l40s", "--ctx", "1K..32K", "--batch", "1..64"),
+    "need": ("sweep", "llama-8b", "deepseek-v3", "--ctx", "1K..128K", "--batch", "1,8"),
+    "goals": ("sweep", "llama-8b", "--gpu", "h100-sxm", "--ctx", "4K", "--max-tpot", "30ms"),
+}
+PLAN = """\
+defaults: {engine: vllm, gpu: h100-sxm}
+cases:
+  - name: chat <b>
+    model: llama-8b
+    isl: 2K
+    osl: 256
+    batch: 8
+    matrix: {kv_dtype: [bf16, fp8]}
+    limits: {min_sequences: 40, max_tpot: 1ms}
+  - {name: need, model: gemma3-27b, gpu: null, engine: null, ctx: 32K, limits: {max_kv_cache: 1TiB}}
+  - {name: nobody knows, model: llama-9000}
+"""
+
+
+@pytest.fixture
+def made(kvcalc, tmp_path, monkeypatch):
+    """Ask, save, make the page: made("size") -> (document, page, text)."""
+    monkeypatch.chdir(tmp_path)
+
+    def make(name, suffix="json", more=()):
+        file = tmp_path / f"{name}.{suffix}"
+        assert kvcalc(*ASKED[name], "-o", file, "-q").code in (0, 1)
+        answer = kvcalc("report", file, "-o", f"{name}.html", *more)
+        assert (answer.code, answer.err) == (0, f"Wrote {name}.html\n")
+        text = (tmp_path / f"{name}.html").read_text(encoding="utf-8")
+        return json.loads(file.read_text()) if suffix == "json" else None, Reader(text), text
+
+    return make
+
+
+def charts_of(page):
+    return {one["key"]: {each["name"]: each for each in one["series"]} for one in page.data["chart-data"]}
+
+
+def test_a_size(made):
+    document, page, _ = made("size")
+    charts = charts_of(page)
+    for part in document["kv_cache"]["components"]:
+        assert charts["breakdown"][part["name"]]["y"] == [part["bytes_per_sequence"] * 4]
+    assert charts["breakdown"]["weights"]["y"] == [document["weights"]["bytes"]]
+    growth = charts["context"]["all of it"]
+    assert growth["y"][growth["x"].index(32768)] == document["kv_cache"]["total_bytes"]
+    # Full since token 1,024: 52 layers x K and V x 16 heads x 128 x 2 B, and 4 sequences.
+    assert set(charts["context"]["window"]["y"][3:]) == {1024 * 52 * 2 * 16 * 128 * 2 * 4}
+    assert "What if" in page.text
+
+
+def test_a_size_of_a_model_that_is_not_here_has_no_curve(kvcalc, tmp_path, spec_file):
+    spec = spec_file(
+        "name: mine\nlayers: [{repeat: 2, mixer: {kind: kv, q_heads: 8, kv_heads: 2, head_dim: 64}}]\nhidden_size: 512\n"
+    )
+    assert kvcalc("size", spec, "-o", tmp_path / "mine.json", "-q").code == 0
+    assert kvcalc("report", tmp_path / "mine.json", "-o", tmp_path / "mine.html").code == 0
+    page = Reader((tmp_path / "mine.html").read_text())
+    assert list(charts_of(page)) == ["breakdown"]
+    assert "no bytes against context of mine" in page.text
+
+
+def test_a_comparison(made):
+    document, page, _ = made("compare")
+    charts = charts_of(page)
+    assert charts["breakdown"]["kv"]["y"] == [document["cases"][0]["kv_cache"]["total_bytes"], None]
+    for case in document["cases"]:
+        line = charts["context"][case["model"]["name"]]
+        assert line["y"][line["x"].index(32768)] == case["kv_cache"]["total_bytes"]
+
+
+@pytest.mark.parametrize(("name", "verdict"), [("fit", "It fits: 8 sequences"), ("refused", "It does not fit")])
+def test_a_card(made, name, verdict):
+    document, page, _ = made(name)
+    card = charts_of(page)["card"]
+    assert verdict in page.text
+    for term in document["terms"]:
+        assert term["name"] not in card or card[term["name"]]["y"] == [term["expected_bytes"]]
+    assert card["KV cache of the batch"]["y"] == [document["allocated_bytes"]]
+    if document["fits"]:
+        taken = sum(series["y"][0] for series in card.values())
+        assert taken == document["gpu"]["total_bytes"]
+
+
+def test_a_throughput(made):
+    document, page, _ = made("throughput")
+    step = charts_of(page)["step"]
+    assert sum(series["y"][0] or 0 for series in step.values()) == pytest.approx(document["decode"]["step_seconds"])
+    assert sum(series["y"][1] or 0 for series in step.values()) == pytest.approx(document["served"]["tpot_seconds"])
+    assert "TTFT, served (uncertain)" in page.text
+
+
+def test_a_sweep_with_its_front(made):
+    document, page, _ = made("grid")
+    charts = charts_of(page)
+    fitting = [point for point in document["points"] if point["fits"]]
+    front = charts["latency"].pop("Pareto front of each model and context")
+    assert sum(len(series["x"]) for series in charts["latency"].values()) == len(fitting)
+    best = {(point["step_seconds"], point["tokens_per_second_per_gpu"]) for point in fitting if point["pareto"]}
+    assert {(x, y) for x, y in zip(front["x"], front["y"], strict=True) if y is not None} == best
+    longest = charts["capacity"]["l40s"]
+    at_once = [point["context_tokens"] for point in fitting if point["gpu"] == "l40s" and point["batch"] == 64]
+    assert longest["y"][longest["x"].index(64)] == max(at_once)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("name", ["grid", "need"])
+def test_points_of_every_format_make_the_same_charts(made, name, suffix):
+    if suffix == "parquet":
+        pytest.importorskip("pyarrow")
+    _, page, _ = made(name, suffix)
+    _, other, _ = made(name, more=("--force",))
+    assert charts_of(page) == charts_of(other)
+
+
+def test_answers_of_a_sweep_are_a_table(made):
+    document, page, _ = made("goals")
+    assert page.data == {}
+    assert f"{document['answers'][0]['most_users']:,}" in page.text
+
+
+@pytest.fixture
+def plan(tmp_path, kvcalc):
+    """The page of a plan."""
+    (tmp_path / "kvcalc.yaml").write_text(PLAN)
+    answer = kvcalc("report", tmp_path / "kvcalc.yaml", "-o", tmp_path / "plan.html")
+    assert answer.code == 0, answer.err
+    return (tmp_path / "plan.html").read_text(encoding="utf-8")
+
+
+def test_a_plan_tells_what_is_broken_first(kvcalc, tmp_path, plan):
+    page = Reader(plan)
+    document = kvcalc("check", tmp_path / "kvcalc.yaml", "--format", "json", "-q").json
+    assert "Failed: " in page.text
+    verdicts = [word for word in page.words if word in ("holds", "broken")]
+    assert verdicts == sorted(verdicts)
+    assert "llama-9000" in page.text
+    charts = charts_of(page)
+    assert list(charts) == ["breakdown", "card", "context", "capacity", "latency"]
+    names = [case["name"] for case in document["cases"] if case["error"] is None]
+    assert list(charts["context"]) == names
+    figures = {case["name"]: case["figures"] for case in document["cases"]}
+    kept = [sum(series["y"][place] or 0 for series in charts["breakdown"].values()) for place in range(len(names))]
+    assert kept == [figures[name]["total_bytes"]["value"] for name in names]
+    tpot = {
+        series["y"][series["x"].index(figures[name]["tpot_seconds"]["value"])]
+        for name, series in charts["latency"].items()
+        if "tpot_seconds" in figures.get(name, {})
+    }
+    assert len(tpot) == 2
+
+
+def test_a_plan_is_drawn_whole_on_a_phone(tmp_path, plan):
+    answer = seen(plan, tmp_path, width=360)
+    assert answer["failed"] == []
+    assert answer["drawn"] == answer["plots"] == 5
+    assert answer["wide"] == 0
+
+
+def test_a_check_that_was_saved(kvcalc, tmp_path, plan):
+    kvcalc("check", tmp_path / "kvcalc.yaml", "-o", tmp_path / "check.json", "-q")
+    assert kvcalc("report", tmp_path / "check.json", "-o", tmp_path / "check.html").code == 0
+    page = Reader((tmp_path / "check.html").read_text())
+    assert "broken" in page.words
+    assert page.data == {}
+
+
+# What is no saved result
+
+
+def test_an_unknown_schema_names_those_that_are_taken(kvcalc, tmp_path):
+    file = tmp_path / "x.json"
+    file.write_text('{"schema": "kvcalc.size/9"}')
+    answer = kvcalc("report", file)
+    assert answer.code == 2
+    assert "schema 'kvcalc.size/9' has no page" in answer.err
+    assert all(schema.removeprefix("kvcalc.") in answer.err for schema in PAGES)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", "null", '{"schema": 3}', "[" * 9999])
+def test_what_is_no_document(kvcalc, tmp_path, content):
+    file = tmp_path / "x.json"
+    file.write_text(content)
+    answer = kvcalc("report", file, "-o", tmp_path / "x.html")
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith("error: ")
+    assert not (tmp_path / "x.html").exists()
+
+
+def test_a_damaged_document_is_refused(kvcalc, tmp_path):
+    file = tmp_path / "x.json"
+    kvcalc(*ASKED["size"], "-o", file, "-q")
+    document = json.loads(file.read_text())
+    document["kv_cache"]["total_bytes"] = "much"
+    file.write_text(json.dumps(document))
+    answer = kvcalc("report", file, "-o", tmp_path / "x.html")
+    assert answer.code == 2
+    assert "is damaged" in answer.err
+    assert "kv_cache.total_bytes" in answer.err
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.jsonl", "x.parquet"])
+@pytest.mark.parametrize("content", [b"", b"a,b\n1,2\n", b"\xff\xfe", b'{"a": 1}\n', b"3\n"])
+def test_what_has_no_points(kvcalc, tmp_path, name, content):
+    file = tmp_path / name
+    file.write_bytes(content)
+    answer = kvcalc("report", file, "-o", tmp_path / "x.html")
+    assert answer.code == 2
+    assert "is no sweep" in answer.err
+
+
+def test_a_page_that_exists_is_refused_before_any_work(kvcalc, tmp_path):
+    (tmp_path / "x.html").write_text("mine")
+    answer = kvcalc("report", tmp_path / "missing.json", "-o", tmp_path / "x.html")
+    assert answer.code == 2
+    assert "exists" in answer.err
+    assert (tmp_path / "x.html").read_text() == "mine"
