@@ -191,7 +191,7 @@ def test_three_requests_by_hand(kvcalc, tmp_path):
 
 def test_a_server_that_is_too_slow_is_told(kvcalc):
     asked = ("simulate", "llama-8b", "--isl", "500", "--osl", "100", "--requests", "2000", "--gpu", "l40s")
-    assert "it does not keep up: 1" in kvcalc(*asked, "--rate", "100/s").out
+    assert "it does not keep up: " in kvcalc(*asked, "--rate", "100/s").out
     assert "does not keep up" not in kvcalc(*asked, "--rate", "1/s").out
 
 
