@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from kvcalc.api import load as load
     from kvcalc.api import models as models
     from kvcalc.api import profile as profile
+    from kvcalc.api import simulate as simulate
     from kvcalc.api import size as size
     from kvcalc.api import sweep as sweep
     from kvcalc.api import throughput as throughput
-    from kvcalc.workload.called import simulate as simulate
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "fit", "grid", "load", "models", "profile", "simulate", "size", "sweep", "throughput"]
@@ -26,9 +26,9 @@ __all__ = ["__version__", "fit", "grid", "load", "models", "profile", "simulate"
 def __getattr__(name: str) -> object:
     """Load the API when it is first asked for, so that `import kvcalc` costs nothing."""
     if name in __all__:
-        from importlib import import_module
+        from kvcalc import api
 
-        return getattr(import_module("kvcalc.workload.called" if name == "simulate" else "kvcalc.api"), name)
+        return getattr(api, name)
     raise AttributeError(f"module 'kvcalc' has no attribute {name!r}")
 
 

@@ -173,10 +173,10 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """Smaller formats of the cache that may be tried where one does not fit, the largest first."""
     weight_formats: ClassVar[tuple[str, ...]] = ("fp8", "nvfp4")
     """The same for the weights."""
-    step_flag: ClassVar[str] = ""
-    """Its flag for the most tokens of a step."""
     batch_moves_capacity: ClassVar[bool] = True
     """Whether what a card leaves and what that carries depend on the batch that is asked about."""
+    step_flag: ClassVar[str] = ""
+    """Its flag for the most tokens of a step."""
     ranges: ClassVar[Mapping[str, Range]] = {}
     """What its own flags may be, by name; KvcalcError where one is something else, wherever it was read."""
 

@@ -1,7 +1,6 @@
 """llama.cpp: what it allocates for the cache when a context is made, whatever is in it later.
 
-Read in build b11549, file and function beside each rule, and held against it (tests/engines/test_llama_cpp.py). Figures
-are those of the log's `size = ... MiB` lines, all devices together.
+Read in build b11549 and held against it; figures are those of the log's `size = ... MiB` lines, all devices together.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
