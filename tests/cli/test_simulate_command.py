@@ -244,18 +244,6 @@ def test_parquet_has_every_setting(kvcalc, shared, tmp_path):
     assert rows.groupby("setting").size().to_dict() == {"prefixes off": 10, "prefixes on": 10}
 
 
-def test_a_page_shows_it(kvcalc, shared, tmp_path):
-    pytest.importorskip("plotly")
-    for name, flags in (("one", ()), ("several", ("--prefix-caching", "on,off"))):
-        saved, page = tmp_path / f"{name}.json", tmp_path / f"{name}.html"
-        assert kvcalc("simulate", "llama-8b", shared, *POOL, "--step-time", "9ms", *flags, "-o", saved).code == 0
-        answer = kvcalc("report", saved, "-o", page)
-        assert answer.code == 0, answer.err
-        text = page.read_text()
-        assert "requests run at once" in text and "token states" in text
-        assert ("prefixes off" in text) is bool(flags)
-
-
 def test_requests_that_the_pool_cannot_hold_are_named(kvcalc, trace):
     answer = kvcalc("simulate", "llama-8b", trace, "--kv-cache-memory", "100MiB", "--step-time", "10ms")
     assert answer.code == 0
