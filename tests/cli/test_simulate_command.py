@@ -189,6 +189,17 @@ def test_three_requests_by_hand(kvcalc, tmp_path):
     assert "the pool is full at times" in said and "1 preemption of 1 request, 168 tokens computed again" in said
 
 
+@pytest.mark.parametrize("engine", [(), ("--engine", "vllm"), ("--engine", "sglang")])
+def test_a_budget_cuts_a_prompt_into_steps(kvcalc, tmp_path, engine):
+    """1,000 tokens in steps of 250: the first token comes at the end of the fourth."""
+    (tmp_path / "one.csv").write_text("arrival_seconds,prompt_tokens,output_tokens\n0,1000,2\n")
+    flag = "--chunked-prefill-size" if "sglang" in engine else "--max-num-batched-tokens"
+    asked = ("simulate", "llama-8b", tmp_path / "one.csv", *POOL, "--ctx", "2048", *engine, flag, "250")
+    run = run_of(kvcalc(*asked, "--step-time", "1s", "--format", "json"))
+    assert run["setting"]["max_num_batched_tokens"] == 250
+    assert run["times"]["ttft"]["mean"] == 4 and run["times"]["e2e"]["mean"] == 5
+
+
 def test_a_server_that_is_too_slow_is_told(kvcalc):
     asked = ("simulate", "llama-8b", "--isl", "500", "--osl", "100", "--requests", "2000", "--gpu", "l40s")
     assert "it does not keep up: " in kvcalc(*asked, "--rate", "100/s").out
