@@ -61,11 +61,8 @@ class LlamaCpp(Engine, frozen=True, kw_only=True):
     step_flag: ClassVar[str] = "batch_size"
     versions: ClassVar[tuple[str, ...]] = ("b11549",)
     ranges: ClassVar[Mapping[str, Range]] = {
-        "ctx_size": COUNT,
-        "batch_size": COUNT,
-        "ubatch_size": COUNT,
-        "spec_draft_n_max": NOT_NEGATIVE,
-        "n_gpu_layers": NOT_NEGATIVE,
+        **dict.fromkeys(("ctx_size", "batch_size", "ubatch_size"), COUNT),
+        **dict.fromkeys(("spec_draft_n_max", "n_gpu_layers"), NOT_NEGATIVE),
     }
     spreads_layers: ClassVar[bool] = True
     model_suffix: ClassVar[str] = ".gguf"

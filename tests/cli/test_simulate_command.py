@@ -138,7 +138,10 @@ def test_prefixes_are_found(kvcalc, shared):
     assert run["prefixes"]["hit_tokens"] == 9 * 1024
     prompts = sum(1100 + one for one in range(10))
     assert run["prefixes"]["hit_rate"] == pytest.approx(9 * 1024 / prompts)
-    assert document["hit_curves"][0]["unlimited"] == pytest.approx(9 * 1024 / prompts)
+    curve = document["hit_curves"][0]
+    assert curve["unlimited"] == pytest.approx(9 * 1024 / prompts) and curve["bytes_per_token"] == 131_072
+    # A request's tail, which nobody else has, goes before its head: room for the prefix alone is enough.
+    assert curve["capacity_tokens"][-1] == 1024
     assert any("--prefix-caching off" in note for note in document["notes"])
     off = run_of(
         kvcalc(
@@ -147,6 +150,60 @@ def test_prefixes_are_found(kvcalc, shared):
     )
     assert off["prefixes"] is None and off["use"]["mean"] > run["use"]["mean"]
     assert run["use"]["shared"] > 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "keeps"),
+    [
+        (("--engine", "vllm"), True),
+        (("--engine", "vllm", "--no-enable-prefix-caching"), False),
+        (("--engine", "sglang"), True),
+        (("--engine", "sglang", "--disable-radix-cache"), False),
+        (("--engine", "llama.cpp"), False),
+        ((), True),
+    ],
+)
+def test_engines_keep_prefixes_unless_a_flag_says_no(kvcalc, shared, flags, keeps):
+    run = run_of(kvcalc("simulate", "llama-8b", shared, *POOL, "--ctx", "2048", *flags, "--format", "json"))
+    assert run["setting"]["prefix_caching"] is keeps
+
+
+def test_three_requests_by_hand(kvcalc, tmp_path):
+    """A pool of 32 blocks of 16 tokens, a step a second.
+
+    The first takes 7 and 8 blocks and ends at second 20; the second comes at 1 with 19. The third, at 2, needs 10, finds
+    at most 6, and is admitted at 20. At 200 and 168 tokens there is no 33rd block: it is computed again from there.
+    """
+    path = tmp_path / "three.csv"
+    path.write_text("arrival_seconds,prompt_tokens,output_tokens\n0,100,20\n1,300,200\n2,150,40\n")
+    pool = ("--kv-cache-memory", "64MiB", "--max-model-len", "512", "--step-time", "1s")
+    run = run_of(kvcalc("simulate", "llama-8b", path, *pool, "--format", "json"))
+    assert run["pool"]["units"] == 32 and run["use"]["peak_bytes"] == 64 << 20
+    assert run["at_once"]["running_peak"] == 2 and run["at_once"]["waiting_peak"] == 1
+    assert run["times"]["queueing"]["largest"] == 18 and run["times"]["ttft"]["largest"] == 19
+    assert run["preemptions"] == {"count": 1, "requests": 1, "recomputed_tokens": 168}
+    # In one piece: 119 and 189 tokens go with nobody, 499 fill the pool.
+    whole = run_of(kvcalc("simulate", "llama-8b", path, *pool, "--allocator", "oracle", "--format", "json"))
+    assert whole["at_once"]["running_peak"] == 1 and whole["rates"]["seconds"] == 20 + 200 + 40
+    said = kvcalc("simulate", "llama-8b", path, *pool).out
+    assert "the pool is full at times" in said and "1 preemption of 1 request, 168 tokens computed again" in said
+
+
+@pytest.mark.parametrize("engine", [(), ("--engine", "vllm"), ("--engine", "sglang")])
+def test_a_budget_cuts_a_prompt_into_steps(kvcalc, tmp_path, engine):
+    """1,000 tokens in steps of 250: the first token comes at the end of the fourth."""
+    (tmp_path / "one.csv").write_text("arrival_seconds,prompt_tokens,output_tokens\n0,1000,2\n")
+    flag = "--chunked-prefill-size" if "sglang" in engine else "--max-num-batched-tokens"
+    asked = ("simulate", "llama-8b", tmp_path / "one.csv", *POOL, "--ctx", "2048", *engine, flag, "250")
+    run = run_of(kvcalc(*asked, "--step-time", "1s", "--format", "json"))
+    assert run["setting"]["max_num_batched_tokens"] == 250
+    assert run["times"]["ttft"]["mean"] == 4 and run["times"]["e2e"]["mean"] == 5
+
+
+def test_a_server_that_is_too_slow_is_told(kvcalc):
+    asked = ("simulate", "llama-8b", "--isl", "500", "--osl", "100", "--requests", "2000", "--gpu", "l40s")
+    assert "it does not keep up: " in kvcalc(*asked, "--rate", "100/s").out
+    assert "does not keep up" not in kvcalc(*asked, "--rate", "1/s").out
 
 
 def test_equal_seeds_give_equal_answers(kvcalc):

@@ -45,7 +45,7 @@ def test_slots_of_an_engine_bound_a_hybrid(trace):
     """SGLang keeps states in a pool of their own, of as many slots as are asked for."""
     asked = {"engine": "sglang", "engine_flags": {"max_mamba_cache_size": 8, "max_running_requests": 8}}
     free = served("qwen3-next-80b-a3b", trace, 8 << 30, engine="sglang", engine_flags={"max_running_requests": 8})
-    bound = served("qwen3-next-80b-a3b", trace, 8 << 30, **asked)
+    bound = served("qwen3-next-80b-a3b", trace, 8 << 30, max_num_seqs=100, **asked)
     assert bound["pool"]["most_sequences"] < free["pool"]["most_sequences"]
     assert bound["at_once"]["running_peak"] == bound["pool"]["most_sequences"]
     assert free["at_once"]["running_peak"] == len(LENGTHS)
