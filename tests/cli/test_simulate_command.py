@@ -94,6 +94,24 @@ def test_a_pool_of_windows_is_that_of_fit_too(kvcalc, trace):
     assert pool["units"] == fit["capacity"]["blocks"] - 1
 
 
+def test_prefix_caching_is_the_flag_of_vllm(kvcalc, trace):
+    """Beside states vLLM keeps one more with prefix caching: its peak for one request is what fit says it claims."""
+    flags = ("--kv-cache-memory", "8GiB", "--engine", "vllm", "--ctx", "4096")
+    peaks = []
+    for switch, own in (("on", "--enable-prefix-caching"), ("off", "--no-enable-prefix-caching")):
+        fit = kvcalc("fit", "qwen3-next-80b-a3b", *flags, own, "--format", "json").json
+        saved = kvcalc("simulate", "qwen3-next-80b-a3b", trace, *flags, "--prefix-caching", switch, "--format", "json")
+        if switch == "on":
+            assert "does not say which prefixes are shared" in saved.err
+            saved = kvcalc("simulate", "qwen3-next-80b-a3b", trace, *flags, own, "--format", "json")
+        run = run_of(saved)
+        assert run["pool"]["block_tokens"] == sorted(
+            set(fit["capacity"]["block_sizes"]) & set(run["pool"]["block_tokens"])
+        )
+        peaks.append(run["use"]["peak_bytes"])
+    assert peaks[0] > peaks[1]
+
+
 def test_what_one_request_needs_by_hand(kvcalc, tmp_path):
     """llama-3.1-8b keeps 131,072 B a token; 100 and 20 tokens end with 119, in 8 blocks of 16."""
     (tmp_path / "one.csv").write_text("arrival_seconds,prompt_tokens,output_tokens\n0,100,20\n")
