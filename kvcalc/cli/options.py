@@ -6,6 +6,7 @@ hands the verb one object.
 
 import inspect
 from collections.abc import Callable, Iterator
+from copy import copy
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
@@ -196,9 +197,14 @@ def _flags_of(group: type[msgspec.Struct]) -> Iterator[inspect.Parameter]:
         if _is_group(annotation):
             yield from _flags_of(annotation)
             continue
-        annotation.__metadata__[0].rich_help_panel = group.PANEL  # type: ignore[attr-defined]
+        # Groups share flags, so the heading is that of a copy.
+        option = copy(annotation.__metadata__[0])
+        option.rich_help_panel = group.PANEL  # type: ignore[attr-defined]
         yield inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=annotation
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=Annotated[annotation.__origin__, option],
         )
 
 
