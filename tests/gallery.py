@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from browser import screenshot
-from docs import _FILE, DOCS
 
+from docs import _FILE, DOCS
 from kvcalc.cli.app import main
 
 PAGES = (DOCS / "gallery.md", DOCS / "sweep.md")
@@ -66,7 +66,7 @@ def take(picture: Picture, folder: Path) -> None:
 
 
 def _photograph(seen: str, folder: Path, to: Path) -> None:
-    from PIL import Image  # noqa: PLC0415 - comes with matplotlib, which tests of pages do without
+    from PIL import Image  # comes with matplotlib, which the tests of pages do without
 
     address, size, *rest = seen.split()
     name, _, fragment = address.partition("#")

@@ -4,10 +4,10 @@ import importlib.util
 import shlex
 import xml.etree.ElementTree as ET
 
+import gallery
 import pytest
 
 import docs
-import gallery
 from kvcalc.cli.app import main
 
 SHOWN = [(page, picture) for page in gallery.PAGES for picture in gallery.pictures(page)]
@@ -21,17 +21,18 @@ def test_every_command_runs_and_leaves_what_the_pictures_show(page, tmp_path, mo
     pytest.importorskip("plotly")
     monkeypatch.chdir(tmp_path)
     gallery.write_files(page, tmp_path)
-    shown = list(gallery.pictures(page))
+    shown = [one for one in gallery.pictures(page) if not needs_torch(one) or importlib.util.find_spec("torch")]
     assert shown
     for command in dict.fromkeys(command for picture in shown for command in picture.commands):
         program, *arguments = shlex.split(command)
-        if "run.json" in arguments and importlib.util.find_spec("torch") is None:
-            continue
         assert (program, main(arguments)) == ("kvcalc", 0), command
-        written = arguments[[arguments.index(flag) for flag in ("-o", "--plot") if flag in arguments][0] + 1]
-        assert (tmp_path / written).stat().st_size > 1000
-    names = {picture.seen.split()[0].partition("#")[0] or picture.name for picture in shown if picture.seen}
-    assert all(any(name in command for picture in shown for command in picture.commands) for name in names)
+    for picture in shown:
+        source = picture.seen.split()[0].partition("#")[0] if picture.seen else picture.name
+        assert (tmp_path / source).stat().st_size > 1000, picture.name
+
+
+def needs_torch(picture):
+    return any(command.startswith("kvcalc profile ") for command in picture.commands)
 
 
 @EACH
