@@ -92,6 +92,16 @@ ALSO = {"check": ("plan", "fit", "throughput")}
 """A plan's settings are the flags of other verbs, and stand on their pages."""
 
 
+@pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
+def test_commands_that_a_page_shows_without_running_them_name_flags_that_exist(page):
+    for block in re.findall(r"^```sh\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
+        for command in re.findall(r"^kvcalc ([a-z].*)$", block, re.MULTILINE):
+            verb, *arguments = shlex.split(command, comments=True)
+            found = typer.main.get_command(make_app(verb)).commands[verb]
+            known = {spelling for one in found.params for spelling in one.opts}
+            assert [one for one in arguments if re.match("--?[a-z]", one) and one not in known] == [], command
+
+
 def test_every_page_is_linked_from_the_readme():
     linked = set(_LINK.findall(PAGES["README.md"].read_text()))
     assert {f"docs/{path.name}" for path in docs.DOCS.glob("*.md")} <= linked
