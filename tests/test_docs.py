@@ -98,7 +98,7 @@ def test_commands_that_a_page_shows_without_running_them_name_flags_that_exist(p
         for command in re.findall(r"^kvcalc ([a-z].*)$", block, re.MULTILINE):
             verb, *arguments = shlex.split(command, comments=True)
             found = typer.main.get_command(make_app(verb)).commands[verb]
-            known = {spelling for one in found.params for spelling in one.opts}
+            known = {spelling for one in found.params for spelling in (*one.opts, *one.secondary_opts)}
             assert [one for one in arguments if re.match("--?[a-z]", one) and one not in known] == [], command
 
 
