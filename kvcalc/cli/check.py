@@ -71,7 +71,7 @@ PlanFile = Annotated[
 
 
 def check(plan: PlanFile = None, *, check: CheckOptions, output: CheckOutput, settings: Any) -> int:
-    """Hold a plan of deployments against its limits: a verdict each, and the change that would keep it."""
+    """A plan of deployments against its limits: a verdict each, and the change that would keep a broken one."""
     if check.print_schema:
         return _print_schema(output)
     _refuse_contradictions(check)

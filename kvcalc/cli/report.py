@@ -23,7 +23,7 @@ _PICTURES = (".svg", ".png")
 
 @verb
 def report(file: SavedFile, output: OutputOptions) -> None:
-    """A saved result as one page (the default: FILE's name, .html); a run as a picture (-o x.svg) or a table too."""
+    """A plan or a saved result as one offline page (FILE's name, .html); a run as a picture (-o x.svg) too."""
     out = Path(f"{file.stem}.html") if output.out is None and output.format is None else output.out
     if out is not None and out != STDOUT and output.format is None and out.suffix.lower() in _PAGES:
         refuse_existing(out, output.force)
