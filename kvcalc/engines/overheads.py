@@ -61,7 +61,7 @@ def overhead_terms(
     if loras < 0 or lora_rank < 1:
         raise KvcalcError(f"{loras} LoRAs of rank {lora_rank}", "their number is 0 or more and their rank 1 or more")
     rules = _RULES.get(engine.name if engine else "", _ANY)
-    terms = [*size.derived.get(("terms", engine, stage), lambda: _of_any_card(size, engine, rules, stage))]
+    terms = [*size.memo.get(("terms", engine, stage), lambda: _of_any_card(size, engine, rules, stage))]
     terms += [_non_torch(rules, gpu_name), _loras(size, loras, lora_rank), *_towers(size)]
     return tuple(_from_saved(terms, saved))
 

@@ -145,7 +145,7 @@ class Sglang(Engine, frozen=True, kw_only=True):
         return sharding.stage_ranks * sharding.pp * dp
 
     def _launch(self, size: CacheSize) -> Launch:
-        kept = size.derived_anywhere.get("kept entries", lambda: _kept_entries(size))
+        kept = size.shape_memo.get("kept entries", lambda: _kept_entries(size))
         return Launch(
             prefill_tokens=self.chunked_prefill_size,
             max_running_requests=self.max_running_requests,
@@ -157,7 +157,7 @@ class Sglang(Engine, frozen=True, kw_only=True):
 
     def _plan(self, size: CacheSize) -> tuple[Setup, Pools | CompressedPools]:
         """The pools and what shapes them: worked out once for all bytes that are asked about."""
-        return size.derived.get(self, lambda: self._make_plan(size))
+        return size.memo.get(self, lambda: self._make_plan(size))
 
     def _make_plan(self, size: CacheSize) -> tuple[Setup, Pools | CompressedPools]:
         self._check(size)
@@ -166,7 +166,7 @@ class Sglang(Engine, frozen=True, kw_only=True):
         setup = self._setup(size, kept, is_compressed)
         if is_compressed:
             return setup, CompressedPools(size, setup, self.swa_full_tokens_ratio)
-        stages = size.derived_anywhere.get(("stages", self), lambda: stages_of(size, setup))
+        stages = size.shape_memo.get(("stages", self), lambda: stages_of(size, setup))
         window = max((one.span.cap or 0 for one in kept if one.keeps_entries), default=0)
         # Drafts of SGLang have windows in one layer at most (get_hybrid_layer_ids: MiMoV2MTP, Step3p5MTP).
         drafts = components_of(size.spec.draft_layers[: setup.draft_layers])

@@ -153,7 +153,7 @@ class Vllm(Engine, frozen=True, kw_only=True):
 
     def _plan(self, size: CacheSize) -> tuple[Layers, Planner]:
         """The specs of the layers, and how they are planned: worked out once for all pools that are asked about."""
-        return size.derived.get(self, lambda: self._make_plan(size))
+        return size.memo.get(self, lambda: self._make_plan(size))
 
     def _make_plan(self, size: CacheSize) -> tuple[Layers, Planner]:
         if self.block_size is not None and self.block_size % BLOCK_SIZE:
@@ -170,7 +170,7 @@ class Vllm(Engine, frozen=True, kw_only=True):
         # A state that is not kept at the ends of blocks takes one as long as the context; nothing else knows of it.
         length = size.workload.context_tokens if any(row.states for row in size.rows) else None
         key = "groups", self, length
-        layers, groups, hybrid = size.derived_anywhere.get(key, lambda: _grouped(size, flags, is_on))
+        layers, groups, hybrid = size.shape_memo.get(key, lambda: _grouped(size, flags, is_on))
         limits = self._limits(size, layers)
         planner = Planner(groups, limits, layers.stages, rules=rules, layers=layers.specs, hybrid=hybrid)
         return layers, planner
