@@ -8,11 +8,12 @@ import msgspec
 
 from kvcalc.chart import Axis, Chart, Series
 from kvcalc.errors import KvcalcError, printable, shorten
+from kvcalc.picture import BLUE, GREEN, ORANGE, PURPLE, RED, SKY
 from kvcalc.render.ticks import limits, ticks, words
 from kvcalc.report import Column, Table, Value
 
-COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-"""Those of Okabe and Ito, which colour-blind readers tell apart; each series has a marker of its own too."""
+COLORS = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY)
+"""Of series, each of which has a marker of its own too."""
 _MARKERS = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "x")
 _DASHES = ("solid", "longdash", "dashdot", "dot")
 _PATTERNS = ("", "/", "x", ".")

@@ -152,12 +152,21 @@ def test_every_figure_of_the_table_is_found_in_a_real_document(saved):
             assert found["low"] <= found["value"] <= found["high"]
 
 
+TINY = """\
+name: tiny
+hidden_size: 64
+vocab_size: 128
+layers: [{repeat: 2, mixer: {kind: kv, q_heads: 4, kv_heads: 2, head_dim: 16},
+          mlp: {kind: dense, intermediate_size: 128}}]
+"""
+
+
 def test_a_run_stands_beside_a_prediction_and_a_third_run(saved, capsys):
     pytest.importorskip("torch")
-    run = saved("r.json", "profile", "textbook-gqa", "--layers", "2", "--ctx", "512", "--batch", "2", "--device", "cpu")
-    saved(
-        "s.json", "size", "textbook-gqa", "--set", "layers.repeat=2", "--ctx", "512", "--batch", "2", "--dtype", "fp32"
-    )
+    Path("tiny.yaml").write_text(TINY)
+    asked = ("tiny.yaml", "--ctx", "64", "--batch", "2")
+    run = saved("r.json", "profile", *asked, "--device", "cpu", "--threads", "1", "--seconds", "0.05")
+    saved("s.json", "size", *asked, "--dtype", "fp32")
     _, document = compared(capsys, "s.json", "r.json")
     row = figure(document, "total_bytes")
     assert row["basis"] == "exact, then measured"
