@@ -173,6 +173,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """Smaller formats of the cache that may be tried where one does not fit, the largest first."""
     weight_formats: ClassVar[tuple[str, ...]] = ("fp8", "nvfp4")
     """The same for the weights."""
+    attention_dp_flags: ClassVar[Mapping[str, bool] | None] = None
+    """Its own flags for data-parallel ranks out of the tensor-parallel ones; None where it has no rules for them."""
     batch_moves_capacity: ClassVar[bool] = True
     """Whether what a card leaves and what that carries depend on the batch that is asked about."""
     ranges: ClassVar[Mapping[str, Range]] = {}
@@ -209,6 +211,12 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     def allocate(self, size: CacheSize) -> Allocation:
         """What it holds for the workload of `size`; KvcalcError for a request that it cannot take."""
         raise NotImplementedError
+
+    @property
+    def has_attention_dp(self) -> bool:
+        """Whether those flags are set."""
+        flags = self.attention_dp_flags or {}
+        return bool(flags) and all(getattr(self, name) == value for name, value in flags.items())
 
     def allocated_bytes(self, size: CacheSize, batches: Sequence[int]) -> list[int]:
         """Bytes that `allocate` holds for each of `batches`, all of the context of `size`."""

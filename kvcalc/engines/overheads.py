@@ -92,7 +92,7 @@ def _measured(name: str, count: int, origin: str) -> Term:
 
 
 def _weights(size: CacheSize, engine: Engine | None, stage: int | None) -> Term:
-    weights = weights_per_rank(size, attention_dp=bool(_flag(engine, ("enable_dp_attention",))))
+    weights = weights_per_rank(size, attention_dp=engine is not None and engine.has_attention_dp)
     stages = weights.stages if stage is None else weights.stages[stage : stage + 1]
     known = [one for one in stages if one.low_bytes is not None and one.high_bytes is not None]
     if not known:

@@ -57,6 +57,7 @@ class Sglang(Engine, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "sglang"
     versions: ClassVar[tuple[str, ...]] = tuple(RELEASES)
+    attention_dp_flags: ClassVar[Mapping[str, bool]] = {"enable_dp_attention": True}
     batch_moves_capacity: ClassVar[bool] = False
     ranges: ClassVar[Mapping[str, Range]] = {
         "page_size": COUNT,
