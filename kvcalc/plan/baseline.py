@@ -24,7 +24,7 @@ from kvcalc.plan.documents import (
     FigureDocument,
     MovedFigureDocument,
 )
-from kvcalc.plan.sentences import fails_baseline
+from kvcalc.plan.sentences import fails
 
 MOST_BYTES = 64 * 2**20
 """Far past a plan of ten thousand cases."""
@@ -56,7 +56,7 @@ def compare(now: CheckDocument, path: Path, fail_on: float = 0.0) -> BaselineDoc
         "newly_broken": newly_broken,
         "added_cases": [name for name in new if name not in old],
         "removed_cases": [name for name in old if name not in new],
-        "passed": not newly_broken and not any(fails_baseline(one, fail_on) for one in moved),
+        "passed": not newly_broken and not any(fails(one, fail_on) for one in moved),
     }
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from kvcalc.cli.app import main
 from kvcalc.plan import results
-from kvcalc.plan.results import read_result, subjects_of
+from kvcalc.plan.results import answers_of, read_result
 
 
 @pytest.fixture
@@ -146,9 +146,9 @@ def test_every_figure_of_the_table_is_found_in_a_real_document(saved):
     saved("t.json", "throughput", "llama-8b", "--gpu", "h100-sxm", "--served")
     saved("w.json", "sweep", "llama-8b", "--gpu", "h100-sxm", "--served", "--batch", "1")
     for name, wanted in (("s", results._SIZE), ("f", results._FIT), ("t", results._SPEED), ("w", results._POINT)):
-        (subject,) = subjects_of(read_result(Path(f"{name}.json")), name)
-        assert set(subject.figures) == set(wanted), name
-        for found in subject.figures.values():
+        (answer,) = answers_of(read_result(Path(f"{name}.json")), name)
+        assert set(answer.figures) == set(wanted), name
+        for found in answer.figures.values():
             assert found["low"] <= found["value"] <= found["high"]
 
 
