@@ -14,7 +14,7 @@ from typing import Any, cast
 import msgspec
 
 from kvcalc.errors import KvcalcError, shorten
-from kvcalc.model.files import read_bounded
+from kvcalc.model.files import read_json
 from kvcalc.plan.documents import (
     BaselineDocument,
     BrokenLimitDocument,
@@ -118,24 +118,8 @@ def read_check(path: Path) -> CheckDocument:
 
     Keys that this version does not know are passed over: a version may add some.
     """
-    name = shorten(str(path), 200)
-    raw = read_bounded(path, MOST_BYTES, "result of kvcalc check", _AGAIN, _AGAIN)
-    try:
-        return _checked(_decoded(raw, name), name)
-    except RecursionError as error:
-        raise KvcalcError(f"{name} is no result of kvcalc check: it is nested too deeply", _AGAIN) from error
-
-
-def _decoded(raw: bytes, name: str) -> dict[str, Any]:
-    try:
-        document = msgspec.json.decode(raw)
-    except msgspec.DecodeError as error:
-        if raw and "truncated" in str(error):
-            raise KvcalcError(f"{name} is cut short: its JSON does not end", _AGAIN) from error
-        raise KvcalcError(f"{name} is no JSON: {str(error) if raw else 'it is empty'}", _AGAIN) from error
-    if not isinstance(document, dict):
-        raise KvcalcError(f"{name} is no result of kvcalc check: no JSON object", _AGAIN)
-    return document
+    document = read_json(path, MOST_BYTES, "result of kvcalc check", _AGAIN, _AGAIN)
+    return _checked(document, shorten(str(path), 200))
 
 
 def _checked(document: dict[str, Any], name: str) -> CheckDocument:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from kvcalc.errors import KvcalcError, UnknownNameError, shorten
-from kvcalc.model.files import read_bounded
+from kvcalc.model.files import read_json
 from kvcalc.plan.documents import Better, FigureDocument
 
 MOST_BYTES = 256 * 2**20
@@ -41,14 +41,9 @@ class Figure(msgspec.Struct, frozen=True):
 
 def read_result(path: Path) -> Document:
     """The document of a saved answer; KvcalcError where the file is none."""
-    name = shorten(str(path), 200)
-    raw = read_bounded(path, MOST_BYTES, "saved answer", _AGAIN, "compare fewer points at once")
-    try:
-        document = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise KvcalcError(f"{name} is no JSON document: {shorten(str(error))}", _AGAIN) from error
-    if not isinstance(document, dict) or "schema" not in document:
-        raise KvcalcError(f"{name} is no answer of kvcalc: it names no schema", _AGAIN)
+    document = read_json(path, MOST_BYTES, "saved answer", _AGAIN, "compare fewer points at once")
+    if "schema" not in document:
+        raise KvcalcError(f"{shorten(str(path), 200)} is no answer of kvcalc: it names no schema", _AGAIN)
     return document
 
 

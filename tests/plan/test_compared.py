@@ -115,9 +115,9 @@ def test_points_of_two_sweeps_meet_by_what_they_are(saved, capsys):
     [
         ('{"schema": "kvcalc.size/1", "model": {}}', "damaged"),
         ('{"schema": "kvcalc.size/2"}', "unknown schema"),
-        ('{"schema": "kvcalc.size/1", "mod', "no JSON"),
+        ('{"schema": "kvcalc.size/1", "mod', "cut short"),
         ('{"schema": "kvcalc.check/1", "cases": []}', "no figures"),
-        ('["schema", "kvcalc.size/1"]', "names no schema"),
+        ('["schema", "kvcalc.size/1"]', "no JSON object"),
     ],
 )
 def test_what_is_no_whole_answer_is_refused(text, said, tmp_path, capsys):
