@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from sample import run_document
 
 from kvcalc.cli.app import main
 from kvcalc.plan import results
@@ -152,27 +153,16 @@ def test_every_figure_of_the_table_is_found_in_a_real_document(saved):
             assert found["low"] <= found["value"] <= found["high"]
 
 
-TINY = """\
-name: tiny
-hidden_size: 64
-vocab_size: 128
-layers: [{repeat: 2, mixer: {kind: kv, q_heads: 4, kv_heads: 2, head_dim: 16},
-          mlp: {kind: dense, intermediate_size: 128}}]
-"""
-
-
 def test_a_run_stands_beside_a_prediction_and_a_third_run(saved, capsys):
-    pytest.importorskip("torch")
-    Path("tiny.yaml").write_text(TINY)
-    asked = ("tiny.yaml", "--ctx", "64", "--batch", "2")
-    run = saved("r.json", "profile", *asked, "--device", "cpu", "--threads", "1", "--seconds", "0.05")
-    saved("s.json", "size", *asked, "--dtype", "fp32")
+    run = run_document(contexts=(8192,), batches=(4,))
+    Path("r.json").write_text(json.dumps(run))
+    saved("s.json", "size", "llama-8b", "--ctx", "8192", "--batch", "4")
     _, document = compared(capsys, "s.json", "r.json")
     row = figure(document, "total_bytes")
     assert row["basis"] == "exact, then measured"
-    # A run is of its own dtype; what it predicts is what it measured.
-    assert row["second_value"] == sum(part["predicted_bytes"] for part in run["points"][0]["components"])
+    assert row["second_value"] == sum(part["measured_bytes"] for part in run["points"][0]["components"])
     _, document = compared(capsys, "r.json", "r.json", "r.json")
+    assert {row["figure"] for row in document["figures"]} == {"total_bytes", "prefill_seconds", "step_seconds"}
     assert {row["change"] for row in document["figures"]} == {"same"}
 
 
