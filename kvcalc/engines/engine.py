@@ -7,6 +7,7 @@ import msgspec
 
 from kvcalc.cache.sharding import Sharding
 from kvcalc.documents import EngineDocument, EnginePartDocument, PoolDocument
+from kvcalc.engines.overhead_rules import ANY, OverheadRules
 from kvcalc.errors import KvcalcError, UnknownNameError, shorten
 from kvcalc.sizing.blocks import Layout, layout_of
 from kvcalc.sizing.need import CacheSize
@@ -177,6 +178,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """Its own flags for data-parallel ranks out of the tensor-parallel ones; None where it has no rules for them."""
     batch_moves_capacity: ClassVar[bool] = True
     """Whether what a card leaves and what that carries depend on the batch that is asked about."""
+    overheads: ClassVar[OverheadRules] = ANY
+    """What it holds beside the cache."""
     ranges: ClassVar[Mapping[str, Range]] = {}
     """What its own flags may be, by name; KvcalcError where one is something else, wherever it was read."""
 

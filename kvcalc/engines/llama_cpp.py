@@ -1,7 +1,6 @@
 """llama.cpp: what it allocates for the cache when a context is made, whatever is in it later.
 
-Read in build b11549, file and function beside each rule, and held against it (tests/engines/test_llama_cpp.py). Figures
-are those of the log's `size = ... MiB` lines, all devices together.
+Read in build b11549, file and function beside each rule. Figures are the log's `size = ... MiB`, all devices together.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,6 +26,7 @@ from kvcalc.engines.llama_cpp_types import (
     sliding_window,
     v_width,
 )
+from kvcalc.engines.overhead_rules import LLAMA_CPP, OverheadRules
 from kvcalc.errors import KvcalcError
 from kvcalc.sizing.need import CacheSize
 from kvcalc.sizing.stages import components_of
@@ -38,8 +38,7 @@ MOST_CELLS = 2**31 - 1  # -c is a 32-bit number
 COMPRESSED = {4: "csa", 128: "hca"}
 """The caches of compressed entries by ratio: llama_kv_cache_dsv4 (DeepSeek-V4)."""
 _ORDER = ("full", "window", "csa", "hca", "index")
-_Placed = tuple[int, Component]
-"""A component, and the place of its layer in the model."""
+_Placed = tuple[int, Component]  # behind the place of its layer in the model
 
 
 class LlamaCpp(Engine, frozen=True, kw_only=True):
@@ -60,6 +59,7 @@ class LlamaCpp(Engine, frozen=True, kw_only=True):
 
     name: ClassVar[str] = NAME
     versions: ClassVar[tuple[str, ...]] = ("b11549",)
+    overheads: ClassVar[OverheadRules] = LLAMA_CPP
     ranges: ClassVar[Mapping[str, Range]] = {
         "ctx_size": COUNT,
         "batch_size": COUNT,

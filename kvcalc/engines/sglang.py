@@ -11,6 +11,7 @@ from typing import ClassVar
 from kvcalc.cache.component import Component
 from kvcalc.cache.sharding import WHOLE, Sharding
 from kvcalc.engines.engine import COUNT, SHARE, Allocation, BlockPool, Capacity, Card, Engine, Range
+from kvcalc.engines.overhead_rules import SGLANG, OverheadRules
 from kvcalc.engines.sglang_blocks import TOKENS, shared_pages
 from kvcalc.engines.sglang_compressed import PAGE_SIZE, CompressedPools
 from kvcalc.engines.sglang_figures import figures, requests_taken
@@ -57,6 +58,7 @@ class Sglang(Engine, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "sglang"
     versions: ClassVar[tuple[str, ...]] = tuple(RELEASES)
+    overheads: ClassVar[OverheadRules] = SGLANG
     attention_dp_flags: ClassVar[Mapping[str, bool]] = {"enable_dp_attention": True}
     batch_moves_capacity: ClassVar[bool] = False
     ranges: ClassVar[Mapping[str, Range]] = {

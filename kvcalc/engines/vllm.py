@@ -11,6 +11,7 @@ from math import ceil, floor
 from typing import ClassVar
 
 from kvcalc.engines.engine import COUNT, NOT_NEGATIVE, SHARE, Allocation, BlockPool, Capacity, Card, Engine, Range
+from kvcalc.engines.overhead_rules import VLLM, OverheadRules
 from kvcalc.engines.vllm_groups import Group, make_groups
 from kvcalc.engines.vllm_layers import BLOCK_SIZE, Flags, Layers, layers_on_rank
 from kvcalc.engines.vllm_plan import Planner, Pool
@@ -49,6 +50,7 @@ class Vllm(Engine, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "vllm"
     versions: ClassVar[tuple[str, ...]] = VERSIONS
+    overheads: ClassVar[OverheadRules] = VLLM
     batch_moves_capacity: ClassVar[bool] = False
     ranges: ClassVar[Mapping[str, Range]] = {
         "block_size": COUNT,
