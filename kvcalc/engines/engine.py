@@ -178,8 +178,9 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """Its own flags for data-parallel ranks out of the tensor-parallel ones; None where it has no rules for them."""
     batch_moves_capacity: ClassVar[bool] = True
     """Whether what a card leaves and what that carries depend on the batch that is asked about."""
-    overheads: ClassVar[OverheadRules] = ANY
-    """What it holds beside the cache."""
+    overheads: ClassVar[OverheadRules] = ANY  # what it holds beside the cache
+    step_flag: ClassVar[str] = ""
+    """Its flag for the most tokens of a step."""
     ranges: ClassVar[Mapping[str, Range]] = {}
     """What its own flags may be, by name; KvcalcError where one is something else, wherever it was read."""
 
@@ -218,8 +219,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def has_attention_dp(self) -> bool:
         """Whether those flags are set."""
-        flags = self.attention_dp_flags or {}
-        return bool(flags) and all(getattr(self, name) == value for name, value in flags.items())
+        return any(getattr(self, name) == value for name, value in (self.attention_dp_flags or {}).items())
 
     def allocated_bytes(self, size: CacheSize, batches: Sequence[int]) -> list[int]:
         """Bytes that `allocate` holds for each of `batches`, all of the context of `size`."""
@@ -246,6 +246,16 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     def cards(self, sharding: Sharding) -> int:
         """How many cards such ranks are."""
         return sharding.stage_ranks * sharding.pp * sharding.dp
+
+    @property
+    def keeps_prefixes(self) -> bool:
+        """Whether it keeps prefixes of prompts for later requests, under its own flags."""
+        return False
+
+    @property
+    def step_tokens(self) -> int | None:
+        """The most tokens of prompts and answers that a step computes, None where nobody said."""
+        return getattr(self, self.step_flag) if self.step_flag else None
 
     @property
     def named_cards(self) -> int | None:
