@@ -86,7 +86,6 @@ check_verb = verb(check)
 
 
 def _print_schema(output: CheckOutput) -> int:
-    from kvcalc.cli.plan_settings import vocabulary
     from kvcalc.plan.schema import plan_schema
 
     text = msgspec.json.format(msgspec.json.encode(plan_schema(vocabulary())), indent=1).decode()

@@ -11,6 +11,7 @@ from typing import ClassVar
 from kvcalc.cache.component import Component
 from kvcalc.cache.sharding import WHOLE, Sharding
 from kvcalc.engines.engine import COUNT, SHARE, Allocation, BlockPool, Capacity, Card, Engine, Range
+from kvcalc.engines.overhead_rules import SGLANG, OverheadRules
 from kvcalc.engines.sglang_blocks import TOKENS, shared_pages
 from kvcalc.engines.sglang_compressed import PAGE_SIZE, CompressedPools
 from kvcalc.engines.sglang_figures import figures, requests_taken
@@ -58,6 +59,8 @@ class Sglang(Engine, frozen=True, kw_only=True):
     name: ClassVar[str] = "sglang"
     step_flag: ClassVar[str] = "chunked_prefill_size"
     versions: ClassVar[tuple[str, ...]] = tuple(RELEASES)
+    overheads: ClassVar[OverheadRules] = SGLANG
+    attention_dp_flags: ClassVar[Mapping[str, bool]] = {"enable_dp_attention": True}
     batch_moves_capacity: ClassVar[bool] = False
     ranges: ClassVar[Mapping[str, Range]] = {
         "page_size": COUNT,
@@ -151,7 +154,7 @@ class Sglang(Engine, frozen=True, kw_only=True):
         return sharding.stage_ranks * sharding.pp * dp
 
     def _launch(self, size: CacheSize) -> Launch:
-        kept = size.derived_anywhere.get("kept entries", lambda: _kept_entries(size))
+        kept = size.shape_memo.get("kept entries", lambda: _kept_entries(size))
         return Launch(
             prefill_tokens=self.chunked_prefill_size,
             max_running_requests=self.max_running_requests,
@@ -163,7 +166,7 @@ class Sglang(Engine, frozen=True, kw_only=True):
 
     def _plan(self, size: CacheSize) -> tuple[Setup, Pools | CompressedPools]:
         """The pools and what shapes them: worked out once for all bytes that are asked about."""
-        return size.derived.get(self, lambda: self._make_plan(size))
+        return size.memo.get(self, lambda: self._make_plan(size))
 
     def _make_plan(self, size: CacheSize) -> tuple[Setup, Pools | CompressedPools]:
         self._check(size)
@@ -172,7 +175,7 @@ class Sglang(Engine, frozen=True, kw_only=True):
         setup = self._setup(size, kept, is_compressed)
         if is_compressed:
             return setup, CompressedPools(size, setup, self.swa_full_tokens_ratio)
-        stages = size.derived_anywhere.get(("stages", self), lambda: stages_of(size, setup))
+        stages = size.shape_memo.get(("stages", self), lambda: stages_of(size, setup))
         window = max((one.span.cap or 0 for one in kept if one.keeps_entries), default=0)
         # Drafts of SGLang have windows in one layer at most (get_hybrid_layer_ids: MiMoV2MTP, Step3p5MTP).
         drafts = components_of(size.spec.draft_layers[: setup.draft_layers])

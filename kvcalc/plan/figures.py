@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from kvcalc.plan.documents import Basis, FigureDocument
+from kvcalc.plan.documents import Basis, Better, FigureDocument
 from kvcalc.plan.subject import Subject
 from kvcalc.sizing.notes import basis as size_basis
 from kvcalc.speed.throughput import NoRoomError
@@ -15,7 +15,6 @@ from kvcalc.speed.timing import Timing
 from kvcalc.units import plain_number
 
 Number = int | float | Fraction
-Better = Literal["lower", "higher"]
 
 
 class Figure(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ CACHE_FORMAT, WEIGHTS_FORMAT, MORE_GPUS, MORE_TP = "KV format", "weights' format
 _BESIDE = (CACHE_FORMAT, WEIGHTS_FORMAT, MORE_GPUS)
 
 
-class Finding(msgspec.Struct, frozen=True):
+class Judgement(msgspec.Struct, frozen=True):
     """What a limit finds: the value and whether it keeps the bound, at both ends of what is not known too."""
 
     value: Number | bool | None
@@ -70,21 +70,21 @@ class Limit(msgspec.Struct, frozen=True):
         """The figure that is bounded."""
         return FIGURES[self.figure]
 
-    def judge(self, subject: Subject) -> Finding:
+    def judge(self, subject: Subject) -> Judgement:
         """Whether the case keeps the limit; KvcalcError where that cannot be told."""
         try:
             figure = self.kind.find(subject)
         except NoRoomError as error:
-            return Finding(None, None, False, True, "engine rule", f"{error.message}, so there is no figure")
+            return Judgement(None, None, False, True, "engine rule", f"{error.message}, so there is no figure")
         if figure is None:
-            return Finding(None, None, False, False, "assumed", "requests come faster than they are answered")
+            return Judgement(None, None, False, False, "assumed", "requests come faster than they are answered")
         return self._found(figure)
 
-    def _found(self, figure: Figure) -> Finding:
+    def _found(self, figure: Figure) -> Judgement:
         passed = self._keeps(figure.value)
         certain = all(self._keeps(end) == passed for end in (figure.low, figure.high))
         left = self.bound - figure.value if self.kind.better == "lower" else figure.value - self.bound
-        return Finding(figure.value, float(left / self.bound), passed, certain, figure.basis, figure.what)
+        return Judgement(figure.value, float(left / self.bound), passed, certain, figure.basis, figure.what)
 
     def _keeps(self, value: Number) -> bool:
         return bool(value <= self.bound if self.kind.better == "lower" else value >= self.bound)
@@ -111,7 +111,7 @@ class MustFit(Limit, frozen=True):
         """True or false."""
         return cls(switched("must_fit", value))
 
-    def judge(self, subject: Subject) -> Finding:
+    def judge(self, subject: Subject) -> Judgement:
         """Whether it does; the margin is in sequences."""
         outcome, work = subject.outcome, subject.plan.workload
         margin = outcome.sequences / work.batch - 1
@@ -119,7 +119,7 @@ class MustFit(Limit, frozen=True):
             f"{work.batch:,} x {work.context_tokens:,} tokens at once, of {outcome.sequences:,} that the pool carries"
         )
         basis = self.kind.find(subject).basis  # type: ignore[union-attr]
-        return Finding(outcome.fits, margin, outcome.fits, outcome.is_certain, basis, what)
+        return Judgement(outcome.fits, margin, outcome.fits, outcome.is_certain, basis, what)
 
 
 class MinContext(Limit, frozen=True):

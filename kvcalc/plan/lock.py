@@ -119,7 +119,11 @@ def engine_digest(engine: str) -> str:
     name = engine.partition("@")[0]
     classes = engine_classes()
     others = {one.__module__ for one in classes.values()} - {classes[name].__module__}
-    return _sources_digest(_reached((classes[name].__module__, "kvcalc.cache.kinds"), others))
+    return _sources_digest(_reached((classes[name].__module__, "kvcalc.cache.kinds"), (*others, *_OVERHEADS)))
+
+
+_OVERHEADS = tuple(f"kvcalc.engines.{name}" for name in ("activations", "overhead_rules", "overheads"))
+"""Modules of what lies beside the cache, which has a digest of its own."""
 
 
 def _reached(modules: Iterable[str], closed: Iterable[str]) -> list[str]:
@@ -153,7 +157,7 @@ def _sources_digest(modules: Iterable[str]) -> str:
 
 @cache
 def _overheads_digest() -> str:
-    return _sources_digest(("kvcalc.engines.activations", "kvcalc.engines.overheads"))
+    return _sources_digest(_OVERHEADS)
 
 
 @cache

@@ -57,7 +57,7 @@ def weights_per_rank(size: CacheSize, *, attention_dp: bool = False) -> RankWeig
     files are divided as the parameters are.
     """
     key = "weights on a rank", attention_dp
-    return size.derived_anywhere.get(key, lambda: _weights_per_rank(size, attention_dp))
+    return size.shape_memo.get(key, lambda: _weights_per_rank(size, attention_dp))
 
 
 def _weights_per_rank(size: CacheSize, attention_dp: bool) -> RankWeights:

@@ -45,6 +45,12 @@ class Use(msgspec.Struct, frozen=True):
                 f"--tp {ep} --ep {ep}, with --dp {ep} --attention-dp where each keeps attention whole",
             )
 
+    @property
+    def gpus(self) -> int:
+        """GPUs of one copy of the model, data-parallel ranks among them."""
+        ranks = self.sharding
+        return ranks.tp * ranks.pp * (1 if self.attention_dp else ranks.dp)
+
 
 def make_setting(spec: ModelSpec, machine: Machine, use: Use) -> Setting:
     """The model on one rank of `machine`, ready to be priced."""

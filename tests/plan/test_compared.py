@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from sample import run_document
 
 from kvcalc.cli.app import main
 from kvcalc.plan import results
-from kvcalc.plan.results import read_result, subjects_of
+from kvcalc.plan.results import answers_of, read_result
 
 
 @pytest.fixture
@@ -115,9 +116,9 @@ def test_points_of_two_sweeps_meet_by_what_they_are(saved, capsys):
     [
         ('{"schema": "kvcalc.size/1", "model": {}}', "damaged"),
         ('{"schema": "kvcalc.size/2"}', "unknown schema"),
-        ('{"schema": "kvcalc.size/1", "mod', "no JSON"),
+        ('{"schema": "kvcalc.size/1", "mod', "cut short"),
         ('{"schema": "kvcalc.check/1", "cases": []}', "no figures"),
-        ('["schema", "kvcalc.size/1"]', "names no schema"),
+        ('["schema", "kvcalc.size/1"]', "no JSON object"),
     ],
 )
 def test_what_is_no_whole_answer_is_refused(text, said, tmp_path, capsys):
@@ -146,24 +147,22 @@ def test_every_figure_of_the_table_is_found_in_a_real_document(saved):
     saved("t.json", "throughput", "llama-8b", "--gpu", "h100-sxm", "--served")
     saved("w.json", "sweep", "llama-8b", "--gpu", "h100-sxm", "--served", "--batch", "1")
     for name, wanted in (("s", results._SIZE), ("f", results._FIT), ("t", results._SPEED), ("w", results._POINT)):
-        (subject,) = subjects_of(read_result(Path(f"{name}.json")), name)
-        assert set(subject.figures) == set(wanted), name
-        for found in subject.figures.values():
+        (answer,) = answers_of(read_result(Path(f"{name}.json")), name)
+        assert set(answer.figures) == set(wanted), name
+        for found in answer.figures.values():
             assert found["low"] <= found["value"] <= found["high"]
 
 
 def test_a_run_stands_beside_a_prediction_and_a_third_run(saved, capsys):
-    pytest.importorskip("torch")
-    run = saved("r.json", "profile", "textbook-gqa", "--layers", "2", "--ctx", "512", "--batch", "2", "--device", "cpu")
-    saved(
-        "s.json", "size", "textbook-gqa", "--set", "layers.repeat=2", "--ctx", "512", "--batch", "2", "--dtype", "fp32"
-    )
+    run = run_document(contexts=(8192,), batches=(4,))
+    Path("r.json").write_text(json.dumps(run))
+    saved("s.json", "size", "llama-8b", "--ctx", "8192", "--batch", "4")
     _, document = compared(capsys, "s.json", "r.json")
     row = figure(document, "total_bytes")
     assert row["basis"] == "exact, then measured"
-    # A run is of its own dtype; what it predicts is what it measured.
-    assert row["second_value"] == sum(part["predicted_bytes"] for part in run["points"][0]["components"])
+    assert row["second_value"] == sum(part["measured_bytes"] for part in run["points"][0]["components"])
     _, document = compared(capsys, "r.json", "r.json", "r.json")
+    assert {row["figure"] for row in document["figures"]} == {"total_bytes", "prefill_seconds", "step_seconds"}
     assert {row["change"] for row in document["figures"]} == {"same"}
 
 

@@ -39,6 +39,8 @@ _THOUSANDS = re.compile(r"0[0-9]+")
 
 def _part(text: str, flag: str, what: str) -> Sequence[int]:
     match = _RANGE.fullmatch(text)
+    if match is None and ".." in text:
+        raise KvcalcError(f"{flag} {shorten(text)!r} is no range", "both ends: 1K..1M doubles, 1..256*4, 512..8K+512")
     if match is None:
         return (_count(text, flag, what),)
     start, stop = (_count(end, flag, what) for end in (match[1], match[2]))
