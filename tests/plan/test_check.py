@@ -49,6 +49,41 @@ def flags_of(settings):
     ]
 
 
+@pytest.mark.parametrize(
+    ("settings", "flags", "context"),
+    [
+        ({"isl": "20K", "osl": 500}, (), 20_980),
+        ({"isl": 20_000}, (), 20_128),
+        ({"osl": 4000}, (), 5024),
+        ({"isl": 20_000, "ctx": "32K"}, (), 32_768),
+        ({"isl": 20_000, "max_model_len": 30_000}, (), 30_000),
+        ({}, ("--isl", "20000", "--osl", "100"), 20_100),
+        ({}, (), 8192),
+    ],
+)
+def test_memory_is_that_of_the_prompts_and_answers_where_no_context_is_named(kvcalc, check, settings, flags, context):
+    base = {"model": "llama-8b", "gpu": "h100-sxm", "engine": "vllm", "batch": 4}
+    found = check(plan("min_sequences: 1", **base, **settings), *flags)["cases"][0]["figures"]
+    size = kvcalc("size", "llama-8b", "--ctx", str(context), "--batch", "4", "--format", "json").json["kv_cache"]
+    fit = kvcalc("fit", "llama-8b", *flags_of({**base, "ctx": context}), "--format", "json").json
+    assert found["total_bytes"]["value"] == size["total_bytes"]
+    assert found["max_sequences"]["value"] == fit["max_batch"]
+
+
+def test_prompts_that_a_context_has_no_room_for_have_no_speed(check):
+    base = {"model": "llama-8b", "gpu": "h100-sxm", "isl": 8000, "osl": 200}
+    (case,) = check(plan("max_ttft: 9s", **base, ctx=8192))["cases"]
+    assert case["error"]["message"] == "prompts of 8,000 and answers of 200 tokens pass the context of 8,192"
+    assert case["error"]["hint"].startswith("ctx: 8200") and case["error"]["line"] == 8
+    assert check(plan("max_ttft: 9s", **base, ctx=8200))["passed"]
+
+
+def test_a_command_keeps_its_own_context(check):
+    start = "'vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 4096'"
+    text = f"cases:\n  - name: a\n    from: {start}\n    gpu: h100-sxm\n    isl: 20K\n"
+    assert check(text)["cases"][0]["figures"]["bytes_per_sequence"]["value"] == 4096 * 131_072
+
+
 @pytest.mark.parametrize("settings", FITTED, ids=lambda settings: f"{settings['model']} {settings.get('engine')}")
 def test_figures_of_memory_are_those_of_fit_and_size(kvcalc, check, settings):
     found = check(plan("min_context: 1, min_sequences: 1, max_kv_cache: 1TiB, max_bytes_per_token: 1GiB", **settings))
