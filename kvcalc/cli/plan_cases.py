@@ -96,7 +96,7 @@ def _question(case: Case, settings: Settings, plan: Plan) -> Question:
 
     KvcalcError where the case names a context, which is fit's word, and no prompts, or prompts that it has no room for.
     """
-    line = next(one.line for one in case.limits.values() if one.limit.kind.needs == "speed")
+    line = next((one.line for one in case.limits.values() if one.limit.kind.needs == "speed"), case.line)
     if "ctx" in settings and "isl" not in settings:
         message = f"{case.name} names a context, and a speed is that of prompts and answers"
         raise PlacedError(message, "add isl: 2K and osl: 256, or whatever is sent", line)

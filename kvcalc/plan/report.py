@@ -27,7 +27,7 @@ def check_report(document: CheckDocument) -> Report:
         lines=tuple(_lines(document, held, broken, has_all=bool(shown_held) or not held)),
         tables=(_table([*broken, *held]),),
         shown_tables=tuple(_table(pairs, title) for pairs, title in _shown(broken, shown_held)),
-        notes=tuple(_notes(document)),
+        notes=tuple(check_notes(document)),
         exit_code=exit_code(document),
     )
 
@@ -90,7 +90,8 @@ def _beside(document: CheckDocument) -> Iterator[str]:
             if moved["change"] == "worse":
                 yield f"  worse: {printable(moved['case'])}: {moved_sentence(moved)}"
     if lock is not None:
-        state = f"{len(lock['moved']):,} moved" if lock["moved"] else "nothing moved"
+        count = len(lock["moved"])
+        state = f"{count:,} moved (--update-lock accepts what is now)" if count else "nothing moved"
         yield f"{printable(lock['file'])}: {state}"
         yield from (f"  {one['kind']} {printable(one['name'])}: {lock_sentence(one)}" for one in lock["moved"])
 
@@ -124,7 +125,7 @@ def _row(case: CheckedCaseDocument, verdict: VerdictDocument) -> tuple[Value, ..
     )
 
 
-def _notes(document: CheckDocument) -> Iterator[str]:
+def check_notes(document: CheckDocument) -> Iterator[str]:
     """What is said of the whole, then of cases, each once, and how many there are where they are too many."""
     yield from document["notes"]
     by_text: dict[str, list[str]] = {}

@@ -205,6 +205,31 @@ def test_what_it_offers_keeps_the_limit_and_one_less_does_not(check, limit, sett
         assert not verdicts(check(plan(limit, **settings), *nearer))[name]["passed"]
 
 
+def test_other_ranks_on_the_same_cards_are_told_as_ranks(check):
+    """MLA's latent is whole on every rank of --tp: layers in stages keep an eighth each, on no more cards."""
+    settings = {"model": "deepseek-v3", "gpu": "h200-sxm", "engine": "vllm", "weights": "fp8", "tp": 8, "ctx": "32K"}
+    broken = verdicts(check(plan("must_fit: true", **settings, batch=64)))["must_fit"]
+    assert broken["change"].startswith("--tp 1 --pp 7 (ranks tp 1 x pp 7 instead of tp 8 x pp 1)")
+
+
+def test_a_single_one_is_no_plural(kvcalc, tmp_path):
+    path = tmp_path / "kvcalc.yaml"
+    path.write_text(plan("min_sequences: 2", model="llama-8b", kv_cache_memory="1GiB", ctx=8192))
+    assert "1 sequence  2 sequences" in kvcalc("check", path).out
+
+
+def test_a_recipe_of_llama_cpp_is_weights_of_a_plan(kvcalc, check):
+    """Llama-3.1-8B's Q4_K_M is a file of 4.92 GB (bartowski/Meta-Llama-3.1-8B-Instruct-GGUF)."""
+    settings = {"model": "llama-8b", "engine": "llama.cpp", "gpu": "rtx-4090", "weights": "q4_k_m"}
+    limits = "max_tpot: 20ms, min_sequences: 1, min_tokens_per_second: 50"
+    found = check(plan(limits, **settings, isl=2000, osl=300))
+    assert found["passed"]
+    fit = kvcalc("fit", "llama-8b", *flags_of(settings), "--ctx", "2300", "--format", "json").json
+    (weights,) = [term for term in fit["terms"] if term["name"] == "weights"]
+    assert weights["low_bytes"] < 4.92e9 < weights["high_bytes"] and weights["basis"] == "assumed"
+    assert found["cases"][0]["figures"]["max_sequences"]["value"] == fit["max_batch"]
+
+
 def test_a_bound_on_bytes_is_met_at_the_byte(check):
     # llama-8b: 32 layers x 8 KV heads x 128 x 2 (K and V) x 2 bytes (config.json)
     exact = 32 * 8 * 128 * 2 * 2
@@ -310,7 +335,8 @@ def test_a_baseline_and_a_lock_say_whether_anything_moved(kvcalc, tmp_path):
     path.write_text(plan("max_kv_cache: 9GiB", model="llama-8b", batch=2))
     assert kvcalc("check", path, "--baseline", before, "--fail-on", "5%").code == 1
     path.write_text(plan("max_kv_cache: 9GiB", model="qwen3-8b"))
-    assert kvcalc("check", path, "--locked").code == 1
+    answer = kvcalc("check", path, "--locked")
+    assert answer.code == 1 and "2 moved (--update-lock accepts what is now)" in answer.out
     assert kvcalc("check", path, "--fail-on", "5%").code == 2
 
 
