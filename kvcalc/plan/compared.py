@@ -216,7 +216,7 @@ def _told(moved: "Sequence[MovedDocument]") -> "Sequence[MovedDocument]":
 
 def _left_out(moved: "Sequence[MovedDocument]", told: "Sequence[MovedDocument]") -> Iterator[str]:
     if len(told) < len(moved):
-        yield f"{counted(len(moved) - len(told), 'figure')} the same (--format markdown or json lists them)"
+        yield f"{counted(len(moved) - len(told), 'figure')} the same (--format csv or json lists them)"
 
 
 def _shown(moved: "Sequence[MovedDocument]") -> Table:

@@ -70,7 +70,7 @@ def _lines(
     if unsure:
         yield f"{counted(unsure, 'limit')} held, but not at both ends of what is not known"
     if not has_all:
-        yield f"{counted(len(held), 'limit')} held (--format markdown or json lists them)"
+        yield f"{counted(len(held), 'limit')} held (--format csv or json lists them)"
     yield from _beside(document)
 
 
@@ -91,7 +91,8 @@ def _beside(document: CheckDocument) -> Iterator[str]:
                 yield f"  worse: {printable(moved['case'])}: {moved_sentence(moved)}"
     if lock is not None:
         count = len(lock["moved"])
-        state = f"{count:,} moved (--update-lock accepts what is now)" if count else "nothing moved"
+        state = f"{count:,} moved" if count else "nothing moved"
+        state += "" if lock["passed"] else " (--update-lock takes what is there now)"
         yield f"{printable(lock['file'])}: {state}"
         yield from (f"  {one['kind']} {printable(one['name'])}: {lock_sentence(one)}" for one in lock["moved"])
 

@@ -212,6 +212,16 @@ def test_other_ranks_on_the_same_cards_are_told_as_ranks(check):
     assert broken["change"].startswith("--tp 1 --pp 7 (ranks tp 1 x pp 7 instead of tp 8 x pp 1)")
 
 
+def test_limits_that_hold_are_counted_past_a_screen_and_listed_where_it_says(kvcalc, tmp_path):
+    path = tmp_path / "kvcalc.yaml"
+    batches = list(range(1, 32))
+    path.write_text(plan("max_kv_cache: 99GiB", model="llama-8b", matrix=f"{{batch: {batches}}}"))
+    for form in ("table", "markdown"):
+        told = kvcalc("check", path, "--format", form).out
+        assert "31 limits held (--format csv or json lists them)" in told and told.count("max_kv_cache") == 0
+    assert kvcalc("check", path, "--format", "csv").out.count("max_kv_cache") == 31
+
+
 def test_a_single_one_is_no_plural(kvcalc, tmp_path):
     path = tmp_path / "kvcalc.yaml"
     path.write_text(plan("min_sequences: 2", model="llama-8b", kv_cache_memory="1GiB", ctx=8192))
@@ -336,7 +346,7 @@ def test_a_baseline_and_a_lock_say_whether_anything_moved(kvcalc, tmp_path):
     assert kvcalc("check", path, "--baseline", before, "--fail-on", "5%").code == 1
     path.write_text(plan("max_kv_cache: 9GiB", model="qwen3-8b"))
     answer = kvcalc("check", path, "--locked")
-    assert answer.code == 1 and "2 moved (--update-lock accepts what is now)" in answer.out
+    assert answer.code == 1 and "2 moved (--update-lock takes" in answer.out
     assert kvcalc("check", path, "--fail-on", "5%").code == 2
 
 
