@@ -79,7 +79,7 @@ class RequestOptions(msgspec.Struct, frozen=True):
     dtype: Dtype = None
     weights: Annotated[
         str | None,
-        typer.Option(metavar="FORMAT", help="Of the weights alone; q4_k_m too.", autocompletion=complete_format),
+        typer.Option(metavar="FORMAT", help="The weights' alone: fp8, q4_k_m.", autocompletion=complete_format),
     ] = None
     state_dtype: StateDtype = None
     encoder_tokens: EncoderTokens = None
