@@ -186,9 +186,17 @@ def test_a_check_that_was_saved(kvcalc, tmp_path, plan):
     assert kvcalc("report", tmp_path / "check.json", "-o", tmp_path / "check.html").code == 0
     page = Reader((tmp_path / "check.html").read_text())
     assert "broken" in page.words
-    notes = [word for word in page.words if "context 8,192 by default" in word]
-    assert len(notes) <= 1
     assert page.data == {}
+
+
+def test_a_note_of_several_cases_is_said_once(kvcalc, tmp_path):
+    (tmp_path / "kvcalc.yaml").write_text(
+        "cases:\n  - {name: a, model: deepseek-v3}\n  - {name: b, model: deepseek-v3}\n"
+    )
+    kvcalc("check", tmp_path / "kvcalc.yaml", "-o", tmp_path / "check.json")
+    assert kvcalc("report", tmp_path / "check.json", "-o", tmp_path / "check.html").code == 0
+    text = Reader((tmp_path / "check.html").read_text()).text
+    assert text.count("context 8,192 by default") == text.count("2 cases: context 8,192") == 1
 
 
 # What is no saved result

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import kvcalc
 from kvcalc.errors import KvcalcError
 from kvcalc.model.spec import Checkpoint
+from kvcalc.sizing.notes import basis
 from kvcalc.sizing.shards import weights_per_rank
 from kvcalc.sizing.weight_formats import find_weights
 
@@ -199,6 +200,7 @@ def test_a_recipe_of_llama_cpp_weighs_what_its_files_do(model, listed):
     assert weights.high_bytes < 1.05 * weights.low_bytes
     assert size.weight_bytes == weights.low_bytes
     assert found.basis == "assumed" and "q6_k beside q4_k_m" in found.why
+    assert basis(size, "weights") == "assumed" and basis(size, "cache", "reads") == "exact"
 
 
 @given(st.integers(1, 10**12))
