@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from kvcalc.cli.app import VERBS, main
 from kvcalc.cli.completion import complete_engine, complete_timed_engine
-from kvcalc.render.terminal import _print_table
-from kvcalc.report import Column, Table
+from kvcalc.render.terminal import _print, _print_table, report_text
+from kvcalc.report import Bar, Column, Report, Table
 
 BIN = Path(sys.executable).parent
 
@@ -98,3 +98,42 @@ def test_a_table_loses_no_word_at_any_width(rows, width):
     assert shown == letters
     for *_, number in rows:
         assert f"{number:,}" in text
+
+
+@given(
+    bars=st.lists(
+        st.builds(
+            Bar, label=words.filter(str.strip), bytes=st.integers(0, 10**12), detail=words, depth=st.integers(0, 2)
+        ),
+        max_size=3,
+    ),
+    lines=st.lists(st.tuples(st.sampled_from(["", "  "]), words.filter(str.strip)), min_size=1, max_size=3),
+    width=st.integers(20, 140),
+)
+@settings(max_examples=100, deadline=None)
+def test_sentences_break_between_words_on_a_terminal_and_never_in_a_pipe(bars, lines, width):
+    import io
+
+    from rich.console import Console
+
+    report = Report(document={}, title=("t",), tables=(), bars=tuple(bars), lines=tuple(map("".join, lines)))
+    out = io.StringIO()
+    _print(report, Console(file=out, width=width, force_terminal=True, no_color=True))
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
+    for _, line in lines:
+        assert " ".join(line.split()) in " ".join(shown.split())
+    if all(len(word) <= width // 2 for _, line in lines for word in line.split()):
+        said = shown.splitlines()[-sum(1 for _ in lines) :]
+        assert all(len(line.rstrip()) <= width for line in said)
+    assert all(f"  {line}".rstrip() in report_text(report).splitlines() for line in report.lines)
+
+
+def test_what_goes_on_stands_further_in():
+    import io
+
+    from rich.console import Console
+
+    out = io.StringIO()
+    report = Report(document={}, title=("t",), tables=(), lines=("  one: two three --four-five", "six"))
+    _print(report, Console(file=out, width=20, force_terminal=True, no_color=True))
+    assert out.getvalue().splitlines()[-3:] == ["    one: two three", "      --four-five", "  six"]
