@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from kvcalc.api import load as load
     from kvcalc.api import models as models
     from kvcalc.api import profile as profile
+    from kvcalc.api import simulate as simulate
     from kvcalc.api import size as size
     from kvcalc.api import sweep as sweep
     from kvcalc.api import throughput as throughput
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "fit", "grid", "load", "models", "profile", "size", "sweep", "throughput"]
+__all__ = ["__version__", "fit", "grid", "load", "models", "profile", "simulate", "size", "sweep", "throughput"]
 
 
 def __getattr__(name: str) -> object:

@@ -39,6 +39,7 @@ from kvcalc.plan.schema import plan_schema
 from kvcalc.profiler import documents as profiler_documents
 from kvcalc.speed import documents as speed_documents
 from kvcalc.speed.sweep import documents as sweep_documents
+from kvcalc.workload import documents as workload_documents
 
 SCHEMAS = {
     **documents.SCHEMAS,
@@ -48,6 +49,7 @@ SCHEMAS = {
     **profiler_documents.SCHEMAS,
     **speed_documents.SCHEMAS,
     **sweep_documents.SCHEMAS,
+    **workload_documents.SCHEMAS,
     **doctor.SCHEMAS,
     **plan_documents.SCHEMAS,
 }

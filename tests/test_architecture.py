@@ -116,3 +116,9 @@ def test_the_public_names_are_complete_and_sorted():
     assert all(getattr(kvcalc, name) is not None for name in kvcalc.__all__)
     with pytest.raises(AttributeError):
         kvcalc.nothing  # noqa: B018
+
+
+def test_no_two_test_files_have_one_name():
+    """Without packages among the tests, pytest imports each by its bare name."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py") if not (path.parent / "__init__.py").exists()]
+    assert sorted(names) == sorted(set(names))

@@ -62,6 +62,7 @@ VERBS = {
     "fit": (_HARDWARE, "kvcalc.cli.fit", "fit"),
     "throughput": (_HARDWARE, "kvcalc.cli.throughput", "throughput"),
     "sweep": (_HARDWARE, "kvcalc.cli.sweep", "sweep"),
+    "simulate": (_HARDWARE, "kvcalc.cli.simulate", "simulate"),
     "profile": (_TRUTH, "kvcalc.cli.profile", "profile"),
     "calibrate": (_TRUTH, "kvcalc.cli.calibrate", "calibrate"),
     "reconcile": (_TRUTH, "kvcalc.cli.reconcile", "reconcile"),

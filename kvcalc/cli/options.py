@@ -162,9 +162,14 @@ def _is_group(hint: object) -> bool:
     return isinstance(hint, type) and issubclass(hint, msgspec.Struct)
 
 
+def _hints(group: type[msgspec.Struct]) -> dict[str, Any]:
+    """What the fields of a group are annotated with, those of the groups that it varies among them."""
+    return {name: hint for base in reversed(group.__mro__) for name, hint in inspect.get_annotations(base).items()}
+
+
 def _gathered(group: type[msgspec.Struct], values: dict[str, Any]) -> msgspec.Struct:
     """The group made of its flags, which leave `values`; a group may hold others."""
-    hints = group.__annotations__
+    hints = _hints(group)
     return group(
         **{
             name: _gathered(hints[name], values) if _is_group(hints[name]) else values.pop(name)
@@ -185,8 +190,9 @@ def _parameters(function: Callable[..., Any], groups: dict[str, type[msgspec.Str
 
 def _flags_of(group: type[msgspec.Struct]) -> Iterator[inspect.Parameter]:
     """The flags of a group, and of those that it holds."""
+    hints = _hints(group)
     for field in msgspec.structs.fields(group):
-        annotation = group.__annotations__[field.name]
+        annotation = hints[field.name]
         if _is_group(annotation):
             yield from _flags_of(annotation)
             continue

@@ -175,6 +175,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """The same for the weights."""
     batch_moves_capacity: ClassVar[bool] = True
     """Whether what a card leaves and what that carries depend on the batch that is asked about."""
+    step_flag: ClassVar[str] = ""
+    """Its flag for the most tokens of a step."""
     ranges: ClassVar[Mapping[str, Range]] = {}
     """What its own flags may be, by name; KvcalcError where one is something else, wherever it was read."""
 
@@ -235,6 +237,16 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     def cards(self, sharding: Sharding) -> int:
         """How many cards such ranks are."""
         return sharding.stage_ranks * sharding.pp * sharding.dp
+
+    @property
+    def keeps_prefixes(self) -> bool:
+        """Whether it keeps prefixes of prompts for later requests, under its own flags."""
+        return False
+
+    @property
+    def step_tokens(self) -> int | None:
+        """The most tokens of prompts and answers that a step computes, None where nobody said."""
+        return getattr(self, self.step_flag) if self.step_flag else None
 
     @property
     def named_cards(self) -> int | None:

@@ -1,7 +1,6 @@
 """llama.cpp: what it allocates for the cache when a context is made, whatever is in it later.
 
-Read in build b11549, file and function beside each rule, and held against it (tests/engines/test_llama_cpp.py). Figures
-are those of the log's `size = ... MiB` lines, all devices together.
+Read in build b11549 and held against it; figures are those of the log's `size = ... MiB` lines, all devices together.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -59,13 +58,11 @@ class LlamaCpp(Engine, frozen=True, kw_only=True):
     n_gpu_layers: int | None = None
 
     name: ClassVar[str] = NAME
+    step_flag: ClassVar[str] = "batch_size"
     versions: ClassVar[tuple[str, ...]] = ("b11549",)
     ranges: ClassVar[Mapping[str, Range]] = {
-        "ctx_size": COUNT,
-        "batch_size": COUNT,
-        "ubatch_size": COUNT,
-        "spec_draft_n_max": NOT_NEGATIVE,
-        "n_gpu_layers": NOT_NEGATIVE,
+        **dict.fromkeys(("ctx_size", "batch_size", "ubatch_size"), COUNT),
+        **dict.fromkeys(("spec_draft_n_max", "n_gpu_layers"), NOT_NEGATIVE),
     }
     spreads_layers: ClassVar[bool] = True
     model_suffix: ClassVar[str] = ".gguf"

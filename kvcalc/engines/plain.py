@@ -30,6 +30,11 @@ class Plain(Engine, frozen=True, kw_only=True):
         layout = layout_of(size, 1)
         return BlockPool(layout=layout, units=layout.pool_units(pool_bytes))
 
+    @property
+    def keeps_prefixes(self) -> bool:
+        """Unless somebody asks for less."""
+        return True
+
     def pool_bytes(self, card: Card, size: CacheSize) -> int:
         """All that is left, in bytes."""
         return card.left_bytes

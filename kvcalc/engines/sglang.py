@@ -56,6 +56,7 @@ class Sglang(Engine, frozen=True, kw_only=True):
     speculative_num_draft_tokens: int | None = None
 
     name: ClassVar[str] = "sglang"
+    step_flag: ClassVar[str] = "chunked_prefill_size"
     versions: ClassVar[tuple[str, ...]] = tuple(RELEASES)
     batch_moves_capacity: ClassVar[bool] = False
     ranges: ClassVar[Mapping[str, Range]] = {
@@ -114,6 +115,11 @@ class Sglang(Engine, frozen=True, kw_only=True):
         pools = self._plan(size)[1]
         sizes = pools.sizes(pool_bytes)
         return shared_pages(pools, sizes, dict(requests_taken(pools, sizes, size.workload.context_tokens)))
+
+    @property
+    def keeps_prefixes(self) -> bool:
+        """Unless a flag says no."""
+        return not self.disable_radix_cache
 
     def pool_bytes(self, card: Card, size: CacheSize) -> int:
         """Its share of what is free before weights are loaded, less the weights, in bytes (_profile_available_bytes).

@@ -40,6 +40,7 @@ class TensorRtLlm(Engine, frozen=True, kw_only=True):
     enable_block_reuse: bool = True
 
     name: ClassVar[str] = "tensorrt-llm"
+    step_flag: ClassVar[str] = "max_num_tokens"
     versions: ClassVar[tuple[str, ...]] = ("1.3", "1.1")
     batch_moves_capacity: ClassVar[bool] = False
     ranges: ClassVar[Mapping[str, Range]] = {
@@ -94,6 +95,11 @@ class TensorRtLlm(Engine, frozen=True, kw_only=True):
             figures=self._figures(stages, blocks, longest) | {"blocks_per_request": sum(claims.values())},
             log=self._log(stages, blocks),
         )
+
+    @property
+    def keeps_prefixes(self) -> bool:
+        """Unless a flag says no."""
+        return self.enable_block_reuse
 
     def pool_bytes(self, card: Card, size: CacheSize) -> int:
         """Its share of what weights, a dummy run and all else leave free (KvCacheCreator._cal_max_memory)."""

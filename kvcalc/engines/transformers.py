@@ -48,6 +48,7 @@ class Transformers(Engine, frozen=True, kw_only=True):
     """Whether attention is Flash Attention: it is by default."""
 
     name: ClassVar[str] = "transformers"
+    step_flag: ClassVar[str] = "max_batch_tokens"
     versions: ClassVar[tuple[str, ...]] = ("5.24.0",)
     ranges: ClassVar[Mapping[str, Range]] = {
         "max_cache_len": COUNT,

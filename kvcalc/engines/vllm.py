@@ -48,6 +48,7 @@ class Vllm(Engine, frozen=True, kw_only=True):
     """GiB of blocks on the CPU for each rank, which V0 makes; V1 makes none."""
 
     name: ClassVar[str] = "vllm"
+    step_flag: ClassVar[str] = "max_num_batched_tokens"
     versions: ClassVar[tuple[str, ...]] = VERSIONS
     batch_moves_capacity: ClassVar[bool] = False
     ranges: ClassVar[Mapping[str, Range]] = {
@@ -128,6 +129,11 @@ class Vllm(Engine, frozen=True, kw_only=True):
             return {}
         estimated = planner.estimated_length(pool, short)
         return {"needed_bytes": planner.needed_bytes()[short], "estimated_max_model_len": estimated}
+
+    @property
+    def keeps_prefixes(self) -> bool:
+        """Unless a flag says no."""
+        return self.enable_prefix_caching is not False
 
     def pool_bytes(self, card: Card, size: CacheSize) -> int:
         """The share of the card that it may use, less all that is not cache, in bytes.

@@ -1,5 +1,6 @@
 """How sequences get their room in a pool: reserved as a whole at the start, or block by block as they grow."""
 
+from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -40,7 +41,17 @@ class Policy:
         """Tokens that a sequence holds in its last step: what it makes last is never read again."""
         self.reserves = self._reserves(most_context)
         self.growth: Growth = growth_of(layout, max(1, int(max(self.reserves.max(), self.final.max()))))
+        self.empty()
+
+    def empty(self) -> None:
+        """Begin with nothing held and nothing counted."""
         self.shares = Shares()
+
+    def another(self) -> "Policy":
+        """The same for one more pool, an empty one; they share their tables."""
+        other = copy(self)
+        other.empty()
+        return other
 
     def _reserves(self, most_context: int) -> Any:
         """Tokens that each request takes room for, at the end at the latest."""

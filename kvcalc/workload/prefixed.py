@@ -36,10 +36,13 @@ class Prefixed(Paged):
         self._written = (
             layout.written_bytes(far + self.block_tokens) - layout.written_bytes(far)
         ) / layout.bytes_per_unit
-        self.prefixes = PrefixCache()
         found = prefixes_of(trace, self.block_tokens)
         self._ids: Any = found.ids
         self._bounds: list[int] = [0, *found.ends.tolist()]
+
+    def empty(self) -> None:
+        super().empty()
+        self.prefixes = PrefixCache()
         self._readers = 0
         """Blocks that sequences read, one that several read counted for each."""
 

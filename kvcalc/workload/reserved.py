@@ -18,11 +18,14 @@ class Reserved(Policy):
 
     def __init__(self, trace: Trace, layout: Layout, pool_units: int, most_context: int) -> None:
         super().__init__(trace, layout, pool_units, most_context)
-        self._buddy = Buddy(pool_units)
-        self._places: dict[int, Place] = {}
-        self._held = 0
         self._most: list[int] = self.most_units.tolist()
         self._last: list[int] = self.final.tolist()
+
+    def empty(self) -> None:
+        super().empty()
+        self._buddy = Buddy(self.pool_units)
+        self._places: dict[int, Place] = {}
+        self._held = 0
 
     def _reserves(self, most_context: int) -> Any:
         import numpy as np

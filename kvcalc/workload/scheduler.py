@@ -68,7 +68,7 @@ class Scheduler:
         self.waiting, self.policy, self.clock, self.limits = waiting, policy, clock, limits
         self.records = Records(len(trace))
         self.running = Running(policy.growth)
-        self.peak_units = self.peak_running = self.finished = self.prefilled = 0
+        self.peak_units = self.peak_running = self.finished = self.finished_prompts = self.prefilled = 0
         self.running_seconds = self.busy_seconds = 0.0
         self._grows = policy.grows
         self._units: Callable[[int], int] = policy.growth.units.item if policy.grows else lambda tokens: 0
@@ -79,10 +79,14 @@ class Scheduler:
         self._partial: Prompt | None = None
         self._swapped: set[int] = set()
         self._is_blocked = False
+        self._until = float("inf")
 
-    def run(self, watch: Callable[["Scheduler"], None]) -> None:
-        """Serve all; `watch` sees the server whenever it is between steps."""
+    def run(self, watch: Callable[["Scheduler"], None], until: float = float("inf")) -> None:
+        """Serve all, in steps that begin before `until`; `watch` sees the server whenever it is between steps."""
+        self._until = until
         while self._room or self.waiting.head(self.clock.now) is not None or self._await():
+            if self.clock.now >= until:
+                return
             self._step()
             watch(self)
 
@@ -137,6 +141,7 @@ class Scheduler:
         for request in self.running.ended(self.clock.step - 1):
             self.records.finished[request] = self.clock.now
             self.finished += 1
+            self.finished_prompts += self._prompts[request]
             self._leave(request)
 
     def _batch(self) -> Batch:
@@ -228,9 +233,9 @@ class Scheduler:
         self.policy.passed(self.running, growing, steps, self.clock)
 
     def _next_admission(self, batch: Batch) -> float:
-        """When a request that comes would be admitted: never where there is no room for any."""
+        """When a request that comes would be admitted, or the run pauses: never where there is no room for any."""
         is_open = batch.left > 0 and len(self._room) < self.limits.sequences and not self._is_blocked
-        return self.waiting.next_arrival if is_open else float("inf")
+        return min(self.waiting.next_arrival, self._until) if is_open else self._until
 
     def _steps_with_room(self, steps: int, units: int) -> int:
         """How many of these steps pass before the pool is out; the first one does, with so many units."""

@@ -102,7 +102,7 @@ def simulate(trace: Trace, setting: Setting, progress: Progress | None = None) -
     Requests past `max_model_len`, and those that the whole pool could not hold, are refused and named by the outcome.
     KvcalcError where that leaves none, and where a setting asks for what the trace does not say.
     """
-    policy, refused = _admissible(trace, setting)
+    policy, refused = admissible(trace, setting)
     queue = _queue(refused)
     if not len(queue):
         raise _nothing_left(trace, setting, policy, refused)
@@ -161,7 +161,7 @@ def _noted_interrupts() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, before or signal.SIG_DFL)
 
 
-def _admissible(trace: Trace, setting: Setting) -> tuple[Policy, "Integers"]:
+def admissible(trace: Trace, setting: Setting) -> tuple[Policy, "Integers"]:
     """The policy, and why each request is refused: 0 where it is not."""
     import numpy as np
 

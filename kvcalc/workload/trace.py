@@ -33,3 +33,8 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
 
     def __len__(self) -> int:
         return len(self.prompt_tokens)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest request, its answer included."""
+        return int((self.prompt_tokens + self.output_tokens).max())

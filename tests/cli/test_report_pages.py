@@ -18,6 +18,36 @@ ASKED = {
     "grid": ("sweep", "llama-8b", "--gpu", "h100-sxm,l40s", "--ctx", "1K..32K", "--batch", "1..64"),
     "one": ("sweep", "llama-8b", "--gpu", "h100-sxm,l40s", "--ctx", "4K", "--batch", "1..64"),
     "need": ("sweep", "llama-8b", "deepseek-v3", "--ctx", "1K..128K", "--batch", "1,8"),
+    "simulated": (
+        "simulate",
+        "llama-8b",
+        "--isl",
+        "lognormal:mean=600",
+        "--osl",
+        "lognormal:mean=100",
+        "--rate",
+        "6/s",
+        "--requests",
+        "200",
+        "--prefix",
+        "prefix:groups=5,tokens=256",
+        "--kv-cache-memory",
+        "1GiB",
+        "--step-time",
+        "20ms",
+        "--max-model-len",
+        "4096",
+        "--prefix-caching",
+        "on,off",
+        "--replicas",
+        "2",
+        "--routing",
+        "least-loaded",
+        "--max-ttft",
+        "2s",
+        "--find",
+        "rate",
+    ),
     "goals": ("sweep", "llama-8b", "--gpu", "h100-sxm", "--ctx", "4K", "--max-tpot", "30ms"),
 }
 PLAN = """\
@@ -249,3 +279,27 @@ def test_a_page_that_exists_is_refused_before_any_work(kvcalc, tmp_path):
     assert answer.code == 2
     assert "exists" in answer.err
     assert (tmp_path / "x.html").read_text() == "mine"
+
+
+def test_a_simulation(made):
+    document, page, _ = made("simulated")
+    charts, runs = charts_of(page), document["runs"]
+    names = [run["setting"]["name"] for run in runs]
+    for key, name in {
+        "token_states": "token states",
+        "cached": "cached prefixes",
+        "external": "external, free",
+    }.items():
+        assert charts["waste"][name]["y"] == [run["use"]["shares"][key] for run in runs]
+    for place, run in enumerate(runs):
+        assert charts[f"pool-{place}"]["held by requests"]["y"] == run["timeline"]["held"]
+        assert charts[f"queue-{place}"]["waiting"]["y"] == run["timeline"]["waiting"]
+        assert charts["ttft"][names[place]]["x"] == run["distribution"]["ttft"]
+    curve = document["hit_curves"][0]
+    assert charts["hits"][f"blocks of {curve['block_tokens']}"]["y"] == curve["hit_rates"]
+    (search,) = document["goals"][0]["searches"]
+    assert search["value"] == document["goals"][0]["largest_rate_per_second"]
+    assert {search["value"], *(one["value"] for one in search["odd"])} & set(charts["rate-0"]["meets the limits"]["x"])
+    assert search["beyond"]["value"] in charts["rate-0"]["breaks one"]["x"]
+    for said in ("Where the pool goes", "Replicas", "Searches", *names):
+        assert said in page.text

@@ -121,7 +121,7 @@ def test_lines_are_counted_across_chunks(tmp_path):
         list(stream_trace(path, chunk_requests=5))
 
 
-@pytest.mark.parametrize("packed", [b"arrival_seconds", gzip.compress(PLAIN.encode() * 99)[:-9]])
+@pytest.mark.parametrize("packed", [b"arrival_seconds", gzip.compress(PLAIN.encode() * 99)[:-9]], ids=["plain", "cut"])
 def test_what_is_no_whole_gzip_file_is_said_to_be_none(packed, tmp_path):
     path = tmp_path / "t.csv.gz"
     path.write_bytes(packed)

@@ -18,6 +18,7 @@ PAGES = {
     "kvcalc.check/1": ("kvcalc.cli.pages.plan", "check_page"),
     "kvcalc.compare/1": ("kvcalc.cli.pages.memory", "compare_page"),
     "kvcalc.fit/1": ("kvcalc.cli.pages.memory", "fit_page"),
+    "kvcalc.simulate/1": ("kvcalc.cli.pages.simulate", "simulate_page"),
     "kvcalc.size/1": ("kvcalc.cli.pages.memory", "size_page"),
     "kvcalc.sweep/1": ("kvcalc.cli.pages.sweep", "sweep_page"),
     "kvcalc.throughput/1": ("kvcalc.cli.pages.speed", "throughput_page"),

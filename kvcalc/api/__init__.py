@@ -1,9 +1,12 @@
 """The Python API: the same objects that the command line prints."""
 
-import operator
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvcalc.api.grids import grid as grid
+from kvcalc.api.grids import integer, loaded
+from kvcalc.api.grids import sweep as sweep
 from kvcalc.cache.formats import AUTO
 from kvcalc.cache.sharding import Sharding
 from kvcalc.model import catalog
@@ -11,11 +14,12 @@ from kvcalc.model.spec import ModelSpec
 from kvcalc.sizing.need import CacheSize, Workload, default_context, size_workload
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
-
     from kvcalc.engines.documents import FitDocument
+    from kvcalc.engines.plan import Budget, Plan
     from kvcalc.profiler.documents import ProfileDocument
     from kvcalc.speed.throughput import Throughput
+    from kvcalc.workload.documents import SimulateDocument
+    from kvcalc.workload.trace import Trace
 
 
 def load(
@@ -60,10 +64,10 @@ def size(
     parallel sizes shape `bytes_per_rank` and `all_ranks_bytes` only. Raises KvcalcError where a format
     or a count does not fit the model.
     """
-    model = _loaded(spec)
+    model = loaded(spec)
     workload = Workload(
-        context_tokens=default_context([model]) if context_tokens is None else _integer(context_tokens),
-        batch=_integer(batch),
+        context_tokens=default_context([model]) if context_tokens is None else integer(context_tokens),
+        batch=integer(batch),
         kv_dtype=AUTO if kv_dtype is None else kv_dtype,
         dtype=dtype,
         weights=weights,
@@ -91,58 +95,65 @@ def fit(
     One of `gpu` (a name), `gpu_memory_bytes` and `kv_cache_memory_bytes` says where the memory comes from; `engine` is
     a name like `vllm@0.24`, `engine_flags` are its own flags by name. `workload` are the other arguments of `size`.
     """
-    from kvcalc.engines.engine import find_engine
     from kvcalc.engines.fit import answer
     from kvcalc.engines.fit_report import fit_document
-    from kvcalc.engines.plain import Plain
-    from kvcalc.engines.plan import Budget, Plan
 
-    asked = size(spec, context_tokens, batch, **workload)
-    plan = Plan(
+    budget = _budget(gpu, gpu_memory_bytes, kv_cache_memory_bytes)
+    return fit_document(answer(_plan(size(spec, context_tokens, batch, **workload), budget, engine, engine_flags)))
+
+
+def simulate(
+    spec: ModelSpec | str,
+    trace: "Trace | str | Path",
+    *,
+    gpu: str | None = None,
+    gpu_memory_bytes: int | None = None,
+    kv_cache_memory_bytes: int | None = None,
+    engine: str | None = None,
+    engine_flags: Mapping[str, Any] | None = None,
+    max_model_len: int | None = None,
+    replicas: int = 1,
+    routing: str | None = None,
+    **asked: Any,
+) -> "SimulateDocument":
+    """The requests of `trace` against a cache, as `kvcalc simulate --format json` answers: one setting, one run.
+
+    `trace` is a file, or a Trace (kvcalc.workload.generate makes some); requests longer than `max_model_len`, by
+    default the model's own limit, are left out and counted. Memory and engine are those of `fit`. `asked` are other
+    arguments of `size`, and those of kvcalc.workload.asked.Server: `allocator`, `prefix_caching`, `step_seconds`, ...
+    """
+    from kvcalc.workload.answer import simulate_document
+    from kvcalc.workload.answered import answer_of
+    from kvcalc.workload.asked import Server, case_of, requests_within
+    from kvcalc.workload.runs import runs_of
+
+    model = loaded(spec)
+    own = {name: asked.pop(name) for name in Server.__struct_fields__ if name in asked}
+    requests = requests_within(trace, max_model_len or model.max_context)
+    size_asked = size(model, max_model_len or model.max_context or requests.longest, **asked)
+    plan = _plan(size_asked, _budget(gpu, gpu_memory_bytes, kv_cache_memory_bytes), engine, engine_flags)
+    cases = [case_of(Server(plan=plan, is_context_asked=max_model_len is not None, **own), requests)]
+    return simulate_document(answer_of(model, requests, cases, runs_of(requests, cases, replicas, routing)))
+
+
+def _budget(gpu: str | None, gpu_memory_bytes: int | None, kv_cache_memory_bytes: int | None) -> "Budget":
+    from kvcalc.engines.plan import Budget
+
+    return Budget.of(gpu=gpu, gpu_memory=gpu_memory_bytes, kv_cache_memory=kv_cache_memory_bytes)
+
+
+def _plan(asked: CacheSize, budget: "Budget", engine: str | None, flags: Mapping[str, Any] | None) -> "Plan":
+    from kvcalc.engines.engine import find_engine
+    from kvcalc.engines.plain import Plain
+    from kvcalc.engines.plan import Plan
+
+    return Plan(
         spec=asked.spec,
         workload=asked.workload,
         sharding=asked.sharding,
-        engine=Plain() if engine is None else find_engine(engine, engine_flags),
-        budget=Budget.of(gpu=gpu, gpu_memory=gpu_memory_bytes, kv_cache_memory=kv_cache_memory_bytes),
+        engine=Plain() if engine is None else find_engine(engine, flags),
+        budget=budget,
     )
-    return fit_document(answer(plan))
-
-
-def _integer(count: int) -> int:
-    """A plain integer for any integer type (numpy's among them); anything else goes on to be refused."""
-    return operator.index(count) if hasattr(count, "__index__") and not isinstance(count, bool) else count
-
-
-def _loaded(spec: ModelSpec | str) -> ModelSpec:
-    return catalog.load(spec) if isinstance(spec, str) else spec
-
-
-def grid(
-    spec: ModelSpec | str,
-    context_tokens: Sequence[int],
-    batch: Sequence[int] = (1,),
-    *,
-    kv_dtype: str | None = None,
-    dtype: str | None = None,
-    state_dtype: str | None = None,
-    encoder_tokens: int | None = None,
-    draft_layers: int = 0,
-) -> "DataFrame":
-    """Every context with every batch at once, as a pandas DataFrame of bytes.
-
-    Columns: context_tokens, batch, bytes_per_sequence, total_bytes, read_bytes_per_step (all int64).
-    Raises KvcalcError where a count is below 1 or a total would pass 8 EiB.
-    """
-    from kvcalc.sizing.grid import size_grid
-
-    workload = Workload(
-        kv_dtype=AUTO if kv_dtype is None else kv_dtype,
-        dtype=dtype,
-        state_dtype=state_dtype,
-        encoder_tokens=encoder_tokens,
-        draft_layers=draft_layers,
-    )
-    return size_grid(_loaded(spec), context_tokens, batch, workload)
 
 
 def profile(
@@ -172,8 +183,8 @@ def profile(
     from kvcalc.reference.build import Rank
 
     wanted = Wanted(
-        contexts=None if context_tokens is None else [_integer(one) for one in context_tokens],
-        batches=None if batch is None else [_integer(one) for one in batch],
+        contexts=None if context_tokens is None else [integer(one) for one in context_tokens],
+        batches=None if batch is None else [integer(one) for one in batch],
         layers=layers,
         with_mlp=with_mlp,
         kv_dtype=AUTO if kv_dtype is None else kv_dtype,
@@ -184,7 +195,7 @@ def profile(
         seed=seed,
     )
     found = find_device(device)
-    return profile_run(ask_for(_loaded(spec), wanted, found.kind, Rank()), found, tolerance)
+    return profile_run(ask_for(loaded(spec), wanted, found.kind, Rank()), found, tolerance)
 
 
 def throughput(
@@ -225,45 +236,5 @@ def throughput(
         sharding=Sharding(tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp),
         attention_dp=attention_dp,
     )
-    load = Load(isl=_integer(isl), osl=_integer(osl), batch=_integer(batch), rate=rate)
-    return estimate(_loaded(spec), gpu, load, use, engine=engine, served=served, force=force)
-
-
-def sweep(
-    models: ModelSpec | str | Sequence[ModelSpec | str],
-    context_tokens: Sequence[int] | str | None = None,
-    batch: Sequence[int] | str = (1,),
-    *,
-    gpus: Sequence[str] = (),
-    engines: Sequence[str] = (),
-    kv_dtypes: Sequence[str] = (),
-    weights: Sequence[str] = (),
-    tp: Sequence[int] | str = (1,),
-    osl: int = 128,
-    served: bool = False,
-    **same: Any,
-) -> "DataFrame":
-    """Every model, format, engine, GPU, rank count, context and batch, as `kvcalc sweep` answers them; a row a point.
-
-    Counts are integers, or ranges as the command line reads them (`"1K..1M"`). Contexts are whole ones, of which the
-    last `osl` tokens are the answer where `gpus` are named. `same` are `dtype`, `state_dtype`, `encoder_tokens`,
-    `attention_dp`, `pp`, `dp` and `ep`. Columns as in docs/sweep.md. Raises KvcalcError where a name or a count is
-    wrong, where no deployment can be, and past 1,000,000 points, which the command line streams.
-    """
-    from kvcalc.hardware.gpus import find_gpu
-    from kvcalc.speed.sweep.asked import Asked
-    from kvcalc.speed.sweep.asking import counts_of, engine_names, kv_formats, make_uses, weight_formats
-    from kvcalc.speed.sweep.grid import whole_frame
-
-    specs = tuple(_loaded(one) for one in ([models] if isinstance(models, str | ModelSpec) else models))
-    asked = Asked(
-        specs=specs,
-        uses=make_uses(weight_formats(weights), kv_formats(kv_dtypes), counts_of(tp, "tp"), **same),
-        contexts=counts_of([default_context(specs)] if context_tokens is None else context_tokens, "context_tokens"),
-        batches=counts_of(batch, "batch"),
-        gpus=tuple(dict.fromkeys(find_gpu(name).name for name in gpus)),
-        engines=engine_names(engines, is_timed=bool(gpus)),
-        osl=_integer(osl),
-        served=served,
-    )
-    return whole_frame(asked)
+    load = Load(isl=integer(isl), osl=integer(osl), batch=integer(batch), rate=rate)
+    return estimate(loaded(spec), gpu, load, use, engine=engine, served=served, force=force)
