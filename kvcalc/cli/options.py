@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 import typer
 
-from kvcalc.cli.completion import complete_format, complete_model
+from kvcalc.cli.completion import complete_format, complete_model, complete_weights
 from kvcalc.errors import KvcalcError
 from kvcalc.units import parse_tokens
 
@@ -80,7 +80,7 @@ class RequestOptions(msgspec.Struct, frozen=True):
     dtype: Dtype = None
     weights: Annotated[
         str | None,
-        typer.Option(metavar="FORMAT", help="The weights' format alone.", autocompletion=complete_format),
+        typer.Option(metavar="FORMAT", help="The weights' alone: fp8, q4_k_m.", autocompletion=complete_weights),
     ] = None
     state_dtype: StateDtype = None
     encoder_tokens: EncoderTokens = None

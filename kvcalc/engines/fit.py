@@ -181,9 +181,15 @@ def _is_read_on(gpu: str | None, form: str) -> bool:
 
 
 def change_of_cards(plan: Plan, found: Plan) -> Change:
-    """The fewest cards, and the flags that spread the model over them."""
+    """The cards, and the flags that spread the model over them; other ranks where they are no more than before."""
     named = (("tp", found.sharding.tp, plan.sharding.tp), ("pp", found.sharding.pp, plan.sharding.pp))
     flags = [f"--{name} {now}" for name, now, was in named if now != was]
     flag = f"--gpus {found.gpus}" if plan.engine.spreads_layers else " ".join(flags)
-    share = max(0, found.gpus - plan.gpus) / plan.gpus
-    return Change(what="GPUs", flag=flag, asked=plan.gpus, becomes=found.gpus, share=share)
+    if found.gpus > plan.gpus:
+        share = (found.gpus - plan.gpus) / plan.gpus
+        return Change(what="GPUs", flag=flag, asked=plan.gpus, becomes=found.gpus, share=share)
+    return Change(what="ranks", flag=flag, asked=_ranks(plan), becomes=_ranks(found), share=0)
+
+
+def _ranks(plan: Plan) -> str:
+    return f"tp {plan.sharding.tp} x pp {plan.sharding.pp}"

@@ -243,7 +243,7 @@ def _change_lines(answer: Answer) -> Iterator[str]:
 
 
 def _flag(change: Change) -> str:
-    return change.flag if change.what == "GPUs" else f"{change.flag} {change.becomes}"
+    return change.flag if change.what in ("GPUs", "ranks") else f"{change.flag} {change.becomes}"
 
 
 def _shown(value: int | str) -> str:

@@ -10,6 +10,7 @@ from kvcalc.plan.baseline import change_of
 from kvcalc.plan.results import Answer
 from kvcalc.plan.sentences import fails, shown
 from kvcalc.report import Column, Report, Table
+from kvcalc.units import counted
 
 if TYPE_CHECKING:
     from kvcalc.plan.documents import FigureDocument, MovedDocument, ResultsDocument
@@ -63,12 +64,13 @@ def compare_results(sources: Sequence[Source], fail_on: float | None = None) -> 
         "passed": not worse,
         "notes": [],
     }
+    told = _told(moved)
     return Report(
         document=document,
         title=(f"{len(sources)} answers", *_title(moved, fail_on, worse)),
-        lines=(*differences, *document["only"], *_explained(pairs)),
+        lines=(*differences, *document["only"], *_explained(pairs), *_left_out(moved, told)),
         tables=(_table(moved),),
-        shown_tables=(_shown(moved),),
+        shown_tables=(_shown(told),) if told else (),
         exit_code=1 if worse else 0,
     )
 
@@ -198,6 +200,19 @@ _COLUMNS = (
 def _table(moved: "Sequence[MovedDocument]") -> Table:
     rows: list[Any] = [tuple(row[column.key] for column in _COLUMNS) for row in moved]  # type: ignore[literal-required]
     return Table(_COLUMNS, rows)
+
+
+MOST_ROWS = 20
+"""Rows of a screen beyond which it leaves out what is the same."""
+
+
+def _told(moved: "Sequence[MovedDocument]") -> "Sequence[MovedDocument]":
+    return moved if len(moved) <= MOST_ROWS else [row for row in moved if row["change"] != "same"]
+
+
+def _left_out(moved: "Sequence[MovedDocument]", told: "Sequence[MovedDocument]") -> Iterator[str]:
+    if len(told) < len(moved):
+        yield f"{counted(len(moved) - len(told), 'figure')} the same (--format csv or json lists them)"
 
 
 def _shown(moved: "Sequence[MovedDocument]") -> Table:

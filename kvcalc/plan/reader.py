@@ -76,7 +76,8 @@ class _Reader:
         entries = document.get("cases")
         if not isinstance(entries, LocatedList) or not entries:
             line = document.lines.get("cases", 0)
-            self._refuse(line, "the plan has no cases", "cases: is a list, each with a name: and a model:")
+            message = "cases: is no list" if entries else "the plan has no cases"
+            self._refuse(line, message, "cases: is a list, as - name: chat with its model: below")
         whole = [self._whole(entry, line, defaults, limits) for entry, line in zip(entries, entries.lines, strict=True)]
         try:
             refuse_many([count(axes) for _, axes in whole])

@@ -141,4 +141,6 @@ def shown(value: float | bool, unit: str) -> str:
         return decimal(value, SECONDS)
     if unit == "tokens/s":
         return f"{decimal(value, NUMBERS)} {unit}"
-    return plain(value) if unit == "count" else f"{plain(value)} {unit}".strip()
+    if unit == "count":
+        return plain(value)
+    return f"{plain(value)} {unit.removesuffix('s') if value == 1 else unit}".strip()

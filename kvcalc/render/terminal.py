@@ -5,6 +5,7 @@ A pipe and a narrow terminal lose bars and colour before they lose content.
 
 import io
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -52,12 +53,23 @@ def _print(report: Report, console: "Console") -> None:
     if report.lines:
         console.print()
     for line in report.lines:
-        console.print(f"  {line}", soft_wrap=True)
+        console.print(_folded(f"  {line}", 2, console), soft_wrap=True)
     for table in report.for_people:
         console.print()
         if table.title:
             console.print(f"  {table.title}", soft_wrap=True)
         _print_table(table, console)
+
+
+def _folded(line: str, hang: int, console: "Console") -> str:
+    """A sentence as a terminal breaks it between words, the rest `hang` columns further in; a word stays whole."""
+    if not console.is_terminal:
+        return line
+    inset = len(line) - len(line.lstrip()) + hang
+    rest = " " * min(inset, console.width // 2)
+    return textwrap.fill(
+        line, console.width, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False, expand_tabs=False
+    )
 
 
 _LONGEST_TITLE = 120
@@ -85,7 +97,8 @@ def _print_breakdown(bars: tuple[Bar, ...], console: "Console") -> None:
     rows = _bar_words(bars)
     labels, figures = (max(len(row[column]) for row in rows) for column in (0, 1))
     for label, shown, detail in rows:
-        console.print(f"{label:{labels}}  {shown:>{figures}}  {detail}", soft_wrap=True)
+        row = f"{label:{labels}}  {shown:>{figures}}  {detail}"
+        console.print(_folded(row, labels + figures + 4 - len(label) + len(label.lstrip()), console), soft_wrap=True)
 
 
 def _bar_words(bars: tuple[Bar, ...]) -> list[tuple[str, str, str]]:

@@ -17,6 +17,7 @@ from kvcalc.model.spec import Checkpoint, Layer, ModelSpec
 from kvcalc.sizing.packing import DEFAULT_DTYPE, FormatRequest, Packer
 from kvcalc.sizing.rows import Row, build_rows
 from kvcalc.sizing.stages import held_by_stages, split_stages
+from kvcalc.sizing.weight_formats import WeightFormat, find_weights
 
 DEFAULT_CONTEXT = 8192
 """Tokens of a sequence where nobody says how many, and the model can take them."""
@@ -166,7 +167,12 @@ class CacheSize(msgspec.Struct, frozen=True, dict=True):
         """The format of the weights; that of the files where they were read and nothing else is asked."""
         if self._weights_in_files is not None:
             return "+".join(self._weights_in_files.formats) or UNKNOWN_FORMAT
-        return find_format(first_stated(self.workload.weights, self.packer.dtype), "--weights").name
+        return self.weights_lie_in.name
+
+    @property
+    def weights_lie_in(self) -> WeightFormat:
+        """What the weights lie in where they are no files: as asked, or in the model's own format."""
+        return _weights_of(self.workload, self.packer)
 
     @property
     def weight_bytes(self) -> int | None:
@@ -174,7 +180,7 @@ class CacheSize(msgspec.Struct, frozen=True, dict=True):
         if self._weights_in_files is not None:
             return self._weights_in_files.bytes
         total = self.parameters.total
-        return None if total is None else find_format(self.weights_format).bulk_bytes(total, "weights")
+        return None if total is None else self.weights_lie_in.bulk.bulk_bytes(total, "weights")
 
 
 def size_workload(spec: ModelSpec, workload: Workload, sharding: Sharding) -> CacheSize:
@@ -203,6 +209,10 @@ def _shape(workload: Workload, sharding: Sharding) -> tuple[Workload, Sharding]:
     return msgspec.structs.replace(workload, context_tokens=1, batch=1), sharding
 
 
+def _weights_of(workload: Workload, packer: Packer) -> WeightFormat:
+    return find_weights(first_stated(workload.weights, packer.dtype), packer.dtype)
+
+
 class _LaidOut(NamedTuple):
     """A model under formats and ranks, whatever the context and the batch."""
 
@@ -215,7 +225,7 @@ class _LaidOut(NamedTuple):
 
 def _lay_out(spec: ModelSpec, workload: Workload, sharding: Sharding) -> _LaidOut:
     packer = make_packer(spec, workload)
-    find_format(first_stated(workload.weights, packer.dtype), "--weights").bulk_bytes(1, "weights")
+    _weights_of(workload, packer).bulk.bulk_bytes(1, "weights")
     layers = layers_of(spec, workload)
     packer.request.check_names(one for layer in layers for one in layer.components)
     rows = build_rows(layers, spec.reads, packer)

@@ -124,9 +124,11 @@ def with_front(points: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(marked, key=lambda one: (one["case"], one["batch"]))
 
 
-def swept_bytes_chart(points: Sequence[Point]) -> Chart:
-    """Bytes of one sequence against the context, a line for every model and format."""
+def swept_bytes_chart(points: Sequence[Point]) -> Chart | None:
+    """Bytes of one sequence against the context, a line for every model and format; None at a single context."""
     _refuse_many(points)
+    if not _are_several_contexts(points):
+        return None
     series = []
     for name, group in by_deployment(points, _KEPT_IN).items():
         line = sorted({point["context_tokens"]: point["bytes_per_sequence"] for point in group}.items())
@@ -140,10 +142,17 @@ def swept_bytes_chart(points: Sequence[Point]) -> Chart:
     return Chart("context", "Bytes against context", *axes, tuple(series), says)
 
 
+def _are_several_contexts(points: Sequence[Point]) -> bool:
+    return len({point["context_tokens"] for point in points}) > 1
+
+
 def swept_capacity_chart(points: Sequence[Point]) -> Chart | None:
-    """The longest context of the sweep that each batch can have, a line a deployment; None where nothing fits."""
+    """The longest context of the sweep that each batch can have, a line a deployment.
+
+    None where nothing fits, and for a sweep of a single context.
+    """
     fitting = [point for point in points if point.get("fits")]
-    if not fitting:
+    if not fitting or not _are_several_contexts(points):
         return None
     series = []
     for name, group in by_deployment(fitting).items():

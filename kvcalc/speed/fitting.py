@@ -12,20 +12,19 @@ from kvcalc.sizing.need import CacheSize
 from kvcalc.speed.kernels import Setting
 from kvcalc.speed.room import most_sequences
 from kvcalc.speed.setting import Use
-from kvcalc.speed.weights import is_recipe
 from kvcalc.units import memory
 
 
 def sequences_that_fit(setting: Setting, use: Use, size: CacheSize, engine: str | None, shared: int) -> "Fitting":
     """Whole sequences of the context of `size` that run at once.
 
-    `shared` tokens of each are kept once. What no engine's rules reach (a recipe of llama.cpp, a card of
-    whose memory only the label is known, attention-DP but SGLang's) is counted by `room.most_sequences`.
+    `shared` tokens of each are kept once. What no engine's rules reach (a card of whose memory only the
+    label is known, attention-DP but SGLang's) is counted by `room.most_sequences`.
     """
     gpu = setting.machine.gpu
     has_rules = gpu.driver_memory_bytes is not None and (engine is None or _has_rules(engine))
     flags = _flags(engine, use) if has_rules else None
-    if is_recipe(use.weights) or shared or flags is None:
+    if shared or flags is None:
         return Fitting(int(most_sequences(setting, size.workload.context_tokens, shared)), None)
     plan = Plan(
         spec=size.spec,

@@ -16,6 +16,7 @@ ASKED = {
     "refused": ("fit", "llama-70b", "--gpu", "l40s", "--ctx", "32K", "--engine", "vllm"),
     "throughput": ("throughput", "llama-8b", "--gpu", "h100-sxm", "--isl", "2K", "--batch", "8", "--served"),
     "grid": ("sweep", "llama-8b", "--gpu", "h100-sxm,l40s", "--ctx", "1K..32K", "--batch", "1..64"),
+    "one": ("sweep", "llama-8b", "--gpu", "h100-sxm,l40s", "--ctx", "4K", "--batch", "1..64"),
     "need": ("sweep", "llama-8b", "deepseek-v3", "--ctx", "1K..128K", "--batch", "1,8"),
     "simulated": (
         "simulate",
@@ -151,6 +152,11 @@ def test_a_sweep_with_its_front(made):
     assert longest["y"][longest["x"].index(64)] == max(at_once)
 
 
+def test_a_sweep_of_one_context_draws_nothing_against_contexts(made):
+    _, page, _ = made("one")
+    assert list(charts_of(page)) == ["latency"]
+
+
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
 @pytest.mark.parametrize("name", ["grid", "need"])
 def test_points_of_every_format_make_the_same_charts(made, name, suffix):
@@ -211,6 +217,16 @@ def test_a_check_that_was_saved(kvcalc, tmp_path, plan):
     page = Reader((tmp_path / "check.html").read_text())
     assert "broken" in page.words
     assert page.data == {}
+
+
+def test_a_note_of_several_cases_is_said_once(kvcalc, tmp_path):
+    (tmp_path / "kvcalc.yaml").write_text(
+        "cases:\n  - {name: a, model: deepseek-v3}\n  - {name: b, model: deepseek-v3}\n"
+    )
+    kvcalc("check", tmp_path / "kvcalc.yaml", "-o", tmp_path / "check.json")
+    assert kvcalc("report", tmp_path / "check.json", "-o", tmp_path / "check.html").code == 0
+    text = Reader((tmp_path / "check.html").read_text()).text
+    assert text.count("context 8,192 by default") == text.count("2 cases: context 8,192") == 1
 
 
 # What is no saved result

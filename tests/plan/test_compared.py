@@ -188,6 +188,16 @@ def test_two_plans_meet_case_by_case_and_a_result_of_one(saved, capsys, tmp_path
     assert {row["change"] for row in document["figures"]} == {"same"}
 
 
+def test_a_screen_leaves_out_what_is_the_same_where_that_is_much(saved, capsys):
+    saved("a.json", "sweep", "llama-8b", "--ctx", "1K..64K", "--batch", "1,2")
+    capsys.readouterr()
+    assert main(["compare", "a.json", "a.json"]) == 0
+    told = capsys.readouterr().out
+    assert "same (--format" in told and len(told.splitlines()) < 10
+    assert main(["compare", "a.json", "a.json", "--format", "csv"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) > 20
+
+
 def test_a_plan_with_a_case_that_has_no_answer_is_refused(capsys, tmp_path):
     plan = tmp_path / "p.yaml"
     plan.write_text("cases:\n  - {name: chat, model: no-such-model}\n")
