@@ -196,7 +196,9 @@ class _Reader:
         for case in cases:
             if case.name in first:
                 before = first[case.name]
-                self._refuse(case.line, f"two cases are {shorten(case.name)!r} (first on line {before})", "each needs its own")
+                self._refuse(
+                    case.line, f"two cases are {shorten(case.name)!r} (first on line {before})", "each needs its own"
+                )
             first[case.name] = case.line
 
     def _read(self, line: int, read: Callable[..., Read], *values: Any) -> Read:

@@ -147,3 +147,29 @@ def test_junit_goes_to_a_file_by_its_suffix(kvcalc, plan):
     assert [test.attrib["name"] for test in suite] == ["must_fit"]
     assert kvcalc("check", "-o", "kvcalc.xml").code == 2
     assert json.loads(kvcalc("check", "--format", "json").out)["passed"] is True
+
+
+@pytest.mark.parametrize("name", ["##[error]owned", "x ##[set-output name=passed]true"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "{name: NAME, model: llama-8b, gpu: h100-sxm}",  # a note: its context is the default
+        "{name: NAME}",
+        "{name: a, model: llama-8b, NAME: 1}",
+    ],
+)
+def test_no_name_is_a_command_on_stderr(kvcalc, plan, name, case):
+    """The runner obeys `##[command]` anywhere in a line, of stderr too: actions/runner, ActionCommand.cs, TryParse."""
+    (plan / "kvcalc.yaml").write_text(f"cases:\n  - {case.replace('NAME', json.dumps(name))}\n")
+    answer = kvcalc("check", "--format", "json")
+    assert name.replace("##[", "#_[") in answer.err
+    assert "##[" not in answer.err
+
+
+def test_long_names_leave_an_error_one_short_line(kvcalc, plan):
+    long = "a" * 3000
+    for cases in ([f"{{name: {long}}}"], [f"{{name: {long}, model: llama-8b}}"] * 2):
+        (plan / "kvcalc.yaml").write_text(f"cases: [{', '.join(cases)}]\n")
+        answer = kvcalc("check")
+        assert answer.code == 2
+        assert max(map(len, answer.err.splitlines())) < 200
