@@ -173,3 +173,28 @@ def test_long_names_leave_an_error_one_short_line(kvcalc, plan):
         answer = kvcalc("check")
         assert answer.code == 2
         assert max(map(len, answer.err.splitlines())) < 200
+
+
+@pytest.mark.parametrize("arguments", [(), ("--format", "github")])
+@pytest.mark.parametrize("summary", [".", "/dev/full", "missing/summary.md", "a" * 300])
+def test_verdicts_stand_where_a_summary_cannot_be_written(kvcalc, plan, monkeypatch, summary, arguments):
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", summary)
+    answer = kvcalc("check", "--batch", "400", *arguments)
+    assert answer.code == 1
+    assert [one.partition(" ")[0] for one in commands(answer.out)] == ["::error"]
+    assert answer.err.startswith("note: the step has no summary: GITHUB_STEP_SUMMARY ")
+    assert len(answer.err.splitlines()) == 1
+
+
+def test_commands_are_obeyed_again_where_a_table_cannot_be_printed(kvcalc, plan, monkeypatch, capsys):
+    """A `stop-commands` without its end would silence all that the step says after kvcalc."""
+
+    def fails(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setattr("kvcalc.cli.check.emit", fails)
+    answer = kvcalc("check")
+    assert answer.code == 2
+    assert commands(answer.out + "::notice::behind\n") == ["::notice::behind"]
