@@ -233,3 +233,23 @@ def test_a_page_that_exists_is_refused_before_any_work(kvcalc, tmp_path):
     assert answer.code == 2
     assert "exists" in answer.err
     assert (tmp_path / "x.html").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "value"),
+    [("fit", ("request", "pp"), 0), ("fit", ("request", "tp"), 0), ("compare", ("cases",), [])],
+)
+def test_figures_that_do_not_go_together_are_damage(kvcalc, tmp_path, monkeypatch, name, path, value):
+    """Every value is of its type, and no verb would write them together: no ranks, a comparison of nothing."""
+    monkeypatch.chdir(tmp_path)
+    kvcalc(*ASKED[name], "-o", "x.json", "-q")
+    document = json.loads((tmp_path / "x.json").read_text())
+    place = document
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    (tmp_path / "x.json").write_text(json.dumps(document))
+    answer = kvcalc("report", "x.json")
+    assert answer.code == 2
+    assert answer.err.startswith("error: x.json is damaged: its figures do not go together\nhint: ")
+    assert not (tmp_path / "x.html").exists()
