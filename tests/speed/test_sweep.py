@@ -380,7 +380,7 @@ def test_a_billion_points_are_refused_before_they_are_made():
     assert Axis(((1, 2), (2, 3))).length == 4
 
 
-def test_a_side_that_memory_should_not_hold_is_refused_before_it_is_made():
+def test_a_side_too_large_for_memory_is_refused_before_it_is_made():
     long = parse_axis("1..100000000+1", "--ctx")
     with pytest.raises(KvcalcError) as refused:
         refuse_too_many([1, long.length])

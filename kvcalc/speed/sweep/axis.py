@@ -85,7 +85,7 @@ def refuse_unheld(sides: Sequence[int]) -> None:
 
 
 def refuse_too_many(sides: Sequence[int]) -> None:
-    """KvcalcError where a grid of these sides is larger than any that is answered, or one side than memory should hold."""
+    """KvcalcError where a grid of these sides is larger than any that is answered, or one of them than memory takes."""
     if prod(sides) > MOST_POINTS:
         counts = [f"{side:,}" for side in sides if side > 1]
         product = f" ({' x '.join(counts)})" if len(counts) > 1 else ""
