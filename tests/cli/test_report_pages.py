@@ -253,3 +253,20 @@ def test_figures_that_do_not_go_together_are_damage(kvcalc, tmp_path, monkeypatc
     assert answer.code == 2
     assert answer.err.startswith("error: x.json is damaged: its figures do not go together\nhint: ")
     assert not (tmp_path / "x.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("column", "head", "cell"),
+    [("step_seconds", "step_seconds", "inf"), ("tokens_per_second_per_gpu", "x", "1")],
+)
+def test_damaged_points_are_one_line(kvcalc, tmp_path, monkeypatch, column, head, cell):
+    monkeypatch.chdir(tmp_path)
+    kvcalc("sweep", "llama-8b", "--gpu", "h100-sxm", "--batch", "1..8", "-o", "x.csv", "-q")
+    heads, *rows = [line.split(",") for line in (tmp_path / "x.csv").read_text().splitlines()]
+    place = heads.index(column)
+    heads[place] = head
+    rows[-1][place] = cell
+    (tmp_path / "x.csv").write_text("".join(",".join(row) + "\n" for row in (heads, *rows)))
+    answer = kvcalc("report", "x.csv")
+    assert (answer.code, answer.err.splitlines()[0]) == (2, "error: x.csv is damaged: its figures do not go together")
+    assert not (tmp_path / "x.html").exists()
