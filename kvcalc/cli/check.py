@@ -185,8 +185,11 @@ def _annotated(document: "CheckDocument") -> Iterator[None]:
 
     token = secrets.token_hex(16)
     print(f"::stop-commands::{token}")
-    yield
-    print(f"::{token}::\n{_github(document)}", end="", flush=True)
+    try:
+        yield
+    finally:
+        print(f"::{token}::")
+    print(_github(document), end="", flush=True)
 
 
 def _named_by(out: Path | None) -> CheckFormat | None:
@@ -197,12 +200,15 @@ def _named_by(out: Path | None) -> CheckFormat | None:
 
 
 def _github(document: "CheckDocument") -> str:
-    """Annotations for stdout, and a summary where the step has room for one."""
+    """Annotations for stdout, and a summary where the step has room for one: verdicts stand where it has none."""
     from kvcalc.plan.github import annotations, append_summary
 
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
-    if summary:
-        append_summary(document, Path(summary))
+    try:
+        if summary:
+            append_summary(document, Path(summary))
+    except OSError as error:
+        say("note", f"the step has no summary: GITHUB_STEP_SUMMARY {shorten(summary or '', 200)}: {error.strerror}")
     return annotations(document)
 
 

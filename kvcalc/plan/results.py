@@ -5,13 +5,14 @@ One row of the table at the foot for every schema that can be compared; figures 
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from kvcalc.errors import KvcalcError, UnknownNameError, shorten
 from kvcalc.model.files import read_json
-from kvcalc.plan.documents import Better, FigureDocument
+from kvcalc.plan.baseline import LARGEST_NUMBER
+from kvcalc.plan.documents import Basis, Better, FigureDocument
 
 MOST_BYTES = 256 * 2**20
 """Far past the answer of a sweep that fits a screen."""
@@ -26,6 +27,29 @@ class Answer(msgspec.Struct, frozen=True):
     figures: dict[str, FigureDocument]
     parts: dict[str, dict[str, float]] = {}
     asked: dict[str, Any] = {}
+
+
+Number = Annotated[float, msgspec.Meta(ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]
+
+
+class _WholeFigure(msgspec.Struct, frozen=True):
+    """A figure, one of a recorded run among them, of numbers that can be compared."""
+
+    value: Number
+    low: Number
+    high: Number
+    unit: str
+    basis: Basis | Literal["measured"]
+    better: Better
+
+
+class _Whole(msgspec.Struct, frozen=True):
+    """What a subject is where its document was not damaged."""
+
+    name: str
+    figures: dict[str, _WholeFigure]
+    parts: dict[str, dict[str, Number]]
+    asked: dict[str, Any]
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -55,7 +79,8 @@ def answers_of(document: Document, name: str) -> list[Answer]:
         raise UnknownNameError(f"schema in {name}:", schema, _READERS, f"compared are {', '.join(_READERS)}")
     try:
         found = list(read(document))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        msgspec.convert(msgspec.to_builtins(found), list[_Whole])
+    except (KeyError, TypeError, ValueError, AttributeError, msgspec.ValidationError) as error:
         raise KvcalcError(f"{name} is damaged: it is no whole {schema}", "save it again with -o") from error
     if not found:
         raise KvcalcError(f"{name} holds no figures", _AGAIN)
@@ -151,7 +176,7 @@ def _size(document: Document) -> Iterator[Answer]:
     sequence = {row["name"]: row["bytes_per_sequence"] for row in cache["components"]}
     read = {row["name"]: row["read_bytes_per_step"] for row in cache["components"]}
     grows = {row["name"]: row["bytes_per_token"] for row in cache["components"]}
-    batch = asked["batch"]
+    batch = msgspec.convert(asked["batch"], int)
     parts = {
         "bytes_per_token": grows,
         "total_bytes": {name: count * batch for name, count in sequence.items()},

@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
+from kvcalc.errors import printable
 from kvcalc.render.text import bar_units, table_cells
 from kvcalc.report import Bar, Report, Table
 from kvcalc.units import memory
@@ -46,6 +47,7 @@ def report_text(report: Report) -> str:
 
 
 def _print(report: Report, console: "Console") -> None:
+    """Every text of a report may come out of a file: none of it moves a cursor or colours a line."""
     console.print(_title(report, console), soft_wrap=True)
     if report.bars:
         console.print()
@@ -53,11 +55,11 @@ def _print(report: Report, console: "Console") -> None:
     if report.lines:
         console.print()
     for line in report.lines:
-        console.print(_folded(f"  {line}", 2, console), soft_wrap=True)
+        console.print(_folded(f"  {printable(line)}", 2, console), soft_wrap=True)
     for table in report.for_people:
         console.print()
         if table.title:
-            console.print(f"  {table.title}", soft_wrap=True)
+            console.print(f"  {printable(table.title)}", soft_wrap=True)
         _print_table(table, console)
 
 
@@ -78,7 +80,7 @@ _LONGEST_TITLE = 120
 def _title(report: Report, console: "Console") -> "RenderableType":
     from rich.text import Text
 
-    name, *rest = report.title
+    name, *rest = map(printable, report.title)
     one_line = "   ".join([name, *rest])
     if len(one_line) <= min(console.width, _LONGEST_TITLE):
         return Text.assemble((name, "bold"), one_line[len(name) :])
@@ -104,7 +106,7 @@ def _print_breakdown(bars: tuple[Bar, ...], console: "Console") -> None:
 def _bar_words(bars: tuple[Bar, ...]) -> list[tuple[str, str, str]]:
     units = bar_units(bars)
     return [
-        ("  " * (bar.depth + 1) + bar.label, memory(bar.bytes, unit), bar.detail)
+        ("  " * (bar.depth + 1) + printable(bar.label), memory(bar.bytes, unit), printable(bar.detail))
         for bar, unit in zip(bars, units, strict=True)
     ]
 

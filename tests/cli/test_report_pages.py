@@ -303,3 +303,40 @@ def test_a_simulation(made):
     assert search["beyond"]["value"] in charts["rate-0"]["breaks one"]["x"]
     for said in ("Where the pool goes", "Replicas", "Searches", *names):
         assert said in page.text
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "value"),
+    [("fit", ("request", "pp"), 0), ("fit", ("request", "tp"), 0), ("compare", ("cases",), [])],
+)
+def test_figures_that_do_not_go_together_are_damage(kvcalc, tmp_path, monkeypatch, name, path, value):
+    """Every value is of its type, and no verb would write them together: no ranks, a comparison of nothing."""
+    monkeypatch.chdir(tmp_path)
+    kvcalc(*ASKED[name], "-o", "x.json", "-q")
+    document = json.loads((tmp_path / "x.json").read_text())
+    place = document
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    (tmp_path / "x.json").write_text(json.dumps(document))
+    answer = kvcalc("report", "x.json")
+    assert answer.code == 2
+    assert answer.err.startswith("error: x.json is damaged: its figures do not go together\nhint: ")
+    assert not (tmp_path / "x.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("column", "head", "cell"),
+    [("step_seconds", "step_seconds", "inf"), ("tokens_per_second_per_gpu", "x", "1")],
+)
+def test_damaged_points_are_one_line(kvcalc, tmp_path, monkeypatch, column, head, cell):
+    monkeypatch.chdir(tmp_path)
+    kvcalc("sweep", "llama-8b", "--gpu", "h100-sxm", "--batch", "1..8", "-o", "x.csv", "-q")
+    heads, *rows = [line.split(",") for line in (tmp_path / "x.csv").read_text().splitlines()]
+    place = heads.index(column)
+    heads[place] = head
+    rows[-1][place] = cell
+    (tmp_path / "x.csv").write_text("".join(",".join(row) + "\n" for row in (heads, *rows)))
+    answer = kvcalc("report", "x.csv")
+    assert (answer.code, answer.err.splitlines()[0]) == (2, "error: x.csv is damaged: its figures do not go together")
+    assert not (tmp_path / "x.html").exists()

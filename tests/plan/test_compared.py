@@ -203,3 +203,53 @@ def test_a_plan_with_a_case_that_has_no_answer_is_refused(capsys, tmp_path):
     plan.write_text("cases:\n  - {name: chat, model: no-such-model}\n")
     assert main(["compare", str(plan), "llama-8b"]) == 2
     assert "p.yaml:2: chat: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("kv_cache", "total_bytes"), "16 GiB"),
+        (("kv_cache", "total_bytes"), 10**40),
+        (("kv_cache", "total_bytes"), True),
+        (("kv_cache", "components", 0, "name"), 7),
+        (("kv_cache", "components", 0, "bytes_per_token"), [1]),
+        (("request", "batch"), "x"),
+        (("request", "batch"), None),
+        (("model", "name"), None),
+    ],
+)
+def test_a_saved_answer_with_a_value_of_another_kind_is_damaged(saved, capsys, path, value):
+    document = saved("whole.json", "size", "llama-8b")
+    place = document
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    Path("damaged.json").write_text(json.dumps(document))
+    for names in (("damaged.json", "whole.json"), ("whole.json", "damaged.json"), ("damaged.json", "llama-8b")):
+        capsys.readouterr()
+        assert main(["compare", *names]) == 2
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert printed.err.startswith("error: damaged.json is damaged: it is no whole kvcalc.size/1\nhint: ")
+
+
+def test_a_figure_of_a_check_without_its_unit_is_damaged(saved, capsys):
+    Path("plan.yaml").write_text("cases: [{name: a, model: llama-8b, gpu: h100-sxm}]")
+    document = saved("check.json", "check", "plan.yaml")
+    del document["cases"][0]["figures"]["total_bytes"]["unit"]
+    Path("damaged.json").write_text(json.dumps(document))
+    assert main(["compare", "damaged.json", "check.json"]) == 2
+    assert "damaged.json is damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["table", "markdown"])
+def test_nothing_that_a_saved_answer_says_moves_a_cursor(saved, capsys, form):
+    """ESC starts a colour, U+202E turns a line around, U+0085 ends one."""
+    document = saved("a.json", "size", "llama-8b")
+    document["request"]["dtype"] = document["kv_cache"]["components"][0]["name"] = "\x1b[31m\u202e\u0085::error::x"
+    Path("b.json").write_text(json.dumps(document))
+    capsys.readouterr()
+    assert main(["compare", "a.json", "b.json", "--format", form]) == 0
+    printed = capsys.readouterr().out
+    assert all(line.isprintable() for line in printed.split("\n"))
+    assert "_[31m_" in printed

@@ -377,8 +377,16 @@ def test_a_billion_points_are_refused_before_they_are_made():
             batches=range(1_000_000),
             use=tuple(Use(sharding=Sharding(tp=tp)) for tp in (1, 2, 4)),
         )
-    refuse_too_many([10**8])
+    refuse_too_many([10**4, 10**4])
     assert Axis(((1, 2), (2, 3))).length == 4
+
+
+def test_a_side_too_large_for_memory_is_refused_before_it_is_made():
+    long = parse_axis("1..100000000+1", "--ctx")
+    with pytest.raises(KvcalcError) as refused:
+        refuse_too_many([1, long.length])
+    assert refused.value.message == "a side of 100,000,000 counts; at most 1,000,000 are held"
+    refuse_too_many([10**6, 100])
 
 
 @pytest.mark.parametrize(

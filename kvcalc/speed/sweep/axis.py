@@ -87,11 +87,16 @@ def refuse_unheld(sides: Sequence[int]) -> None:
 
 
 def refuse_too_many(sides: Sequence[int]) -> None:
-    """KvcalcError where a grid of these sides is larger than any that is answered."""
+    """KvcalcError where a grid of these sides is larger than any that is answered, or one of them than memory takes."""
     if prod(sides) > MOST_POINTS:
         counts = [f"{side:,}" for side in sides if side > 1]
         product = f" ({' x '.join(counts)})" if len(counts) > 1 else ""
         raise KvcalcError(
             f"a grid of {prod(sides):,} points{product}; at most {MOST_POINTS:,} are answered",
-            "let a range double (1K..1M) or take larger steps (1..4096+64)",
+            _FEWER,
         )
+    if max(sides) > MOST_HELD:
+        raise KvcalcError(f"a side of {max(sides):,} counts; at most {MOST_HELD:,} are held", _FEWER)
+
+
+_FEWER = "let a range double (1K..1M) or take larger steps (1..4096+64)"
