@@ -61,18 +61,15 @@ def overhead_terms(
     if loras < 0 or lora_rank < 1:
         raise KvcalcError(f"{loras} LoRAs of rank {lora_rank}", "their number is 0 or more and their rank 1 or more")
     rules = _RULES.get(engine.name if engine else "", _ANY)
-    terms = [*size.derived.get(("terms", engine, stage), lambda: _of_any_card(size, engine, rules, stage))]
+    kept = size.derived if rules.counts_whole_prompts else size.derived_anywhere
+    weights = size.derived_anywhere.get(("weights", engine, stage), lambda: _weights(size, engine, stage))
+    terms = [weights, *kept.get(("terms", engine), lambda: _of_any_stage(size, engine, rules))]
     terms += [_non_torch(rules, gpu_name), _loras(size, loras, lora_rank), *_towers(size)]
     return tuple(_from_saved(terms, saved))
 
 
-def _of_any_card(size: CacheSize, engine: Engine | None, rules: "_Rules", stage: int | None) -> list[Term]:
-    return [
-        _weights(size, engine, stage),
-        _activations(size, engine, rules),
-        _graphs(size, rules),
-        _communication(size, rules),
-    ]
+def _of_any_stage(size: CacheSize, engine: Engine | None, rules: "_Rules") -> list[Term]:
+    return [_activations(size, engine, rules), _graphs(size, rules), _communication(size, rules)]
 
 
 def _from_saved(terms: list[Term], saved: SavedOverheads | None) -> Iterator[Term]:
@@ -124,6 +121,11 @@ class _Rules(msgspec.Struct, frozen=True):
     """Of graphs, communication and what torch does not hold."""
     is_ggml: bool = False
     takes_whole_prompts: bool = False
+
+    @property
+    def counts_whole_prompts(self) -> bool:
+        """Whether the context and the batch move a term; else flags bound the tokens of a pass."""
+        return self.takes_whole_prompts or self.is_ggml
 
 
 _MOST_ROWS = 1024
