@@ -1,11 +1,13 @@
 """The smallest single change after which a limit is kept: every one that is offered was computed and holds."""
 
 from collections.abc import Callable, Iterator
+from functools import cache
 
 from kvcalc.cache.formats import find_format
 from kvcalc.engines.fit import COUNTS, Change, cache_formats, change_of_cards
 from kvcalc.engines.held import largest
 from kvcalc.engines.plan import Plan
+from kvcalc.errors import KvcalcError
 from kvcalc.plan.limits import (
     CACHE_FORMAT,
     LESS_BATCH,
@@ -14,6 +16,7 @@ from kvcalc.plan.limits import (
     MORE_GPUS,
     MORE_TP,
     WEIGHTS_FORMAT,
+    Finding,
     Limit,
 )
 from kvcalc.plan.subject import Subject
@@ -59,11 +62,24 @@ def _more_batch(limit: Limit, subject: Subject) -> Iterator[Change]:
     """The smallest batch that gives enough, as far as it fits."""
     asked = subject.plan.workload.batch
 
-    def lacks(more: int) -> bool:
-        return not limit.holds(subject.asking(batch=asked + more))
+    @cache
+    def found(more: int) -> Finding | None:
+        try:
+            return limit.judge(subject.asking(batch=asked + more))
+        except KvcalcError:
+            return None
 
-    more = largest(lacks, MOST_BATCH) + 1
-    if limit.holds(subject.asking(batch=asked + more)):
+    def runs(more: int) -> bool:
+        finding = found(more)
+        return finding is not None and finding.value is not None
+
+    def gives_enough(more: int) -> bool:
+        finding = found(more)
+        return finding is not None and finding.passed
+
+    room = largest(runs, MOST_BATCH)
+    more = largest(lambda count: not gives_enough(count), room) + 1
+    if more <= room:
         becomes = asked + more
         yield Change(what="batch", flag=f"--batch {becomes}", asked=asked, becomes=becomes, share=more / asked)
 

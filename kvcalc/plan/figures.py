@@ -10,7 +10,7 @@ import msgspec
 from kvcalc.plan.documents import Basis, FigureDocument
 from kvcalc.plan.subject import Subject
 from kvcalc.sizing.notes import basis as size_basis
-from kvcalc.speed.throughput import NoRoomError
+from kvcalc.speed.room import NoRoomError
 from kvcalc.speed.timing import Timing
 from kvcalc.units import plain_number
 

@@ -12,7 +12,7 @@ from kvcalc.plan.documents import Basis
 from kvcalc.plan.figures import FIGURES, Figure, Kind, Number, memory_basis
 from kvcalc.plan.settings import switched, worded
 from kvcalc.plan.subject import Subject
-from kvcalc.speed.throughput import NoRoomError
+from kvcalc.speed.room import NoRoomError
 from kvcalc.units import parse_bytes, parse_seconds, parse_tokens
 
 LESS_CONTEXT, LESS_BATCH, MORE_BATCH = "less context", "less batch", "more batch"
