@@ -75,7 +75,7 @@ def largest_context(plan: Plan) -> int:
 def largest_contexts(plan: Plan, ends: Sequence[End]) -> list[int]:
     """The same for ends of the pool's bounds."""
     tried: dict[int, Outcome | None] = {}
-    most = max(plan.spec.max_context or MOST_CONTEXT, plan.workload.context_tokens)
+    most = longest_tried(plan)
 
     def outcome_at(tokens: int) -> Outcome | None:
         if tokens not in tried:
@@ -92,6 +92,11 @@ def largest_contexts(plan: Plan, ends: Sequence[End]) -> list[int]:
     return [longest(end) for end in ends]
 
 
+def longest_tried(plan: Plan) -> int:
+    """The longest context in tokens that is asked about: the model's own, or a longer one that was asked for."""
+    return max(plan.spec.max_context or MOST_CONTEXT, plan.workload.context_tokens)
+
+
 def most_sequences(outcome: Outcome) -> int:
     """The most sequences of the context that run at once, over all data-parallel ranks; 0 for none."""
     return most_sequences_of(outcome, ("expected",))[0]
@@ -102,7 +107,10 @@ def most_sequences_of(outcome: Outcome, ends: Sequence[End]) -> list[int]:
 
     What the pool carries, unless a larger batch leaves a smaller pool: the activations of whole prompts grow with it.
     """
-    plan, pools = outcome.plan, {outcome.plan.workload.batch: outcome.pool}
+    plan = outcome.plan
+    if not plan.engine.batch_moves_capacity:
+        return [outcome.sequences_at(end) for end in ends]
+    pools = {plan.workload.batch: outcome.pool}
 
     def pool_at(batch: int) -> Bounds:
         if batch not in pools:

@@ -25,6 +25,11 @@ class OverheadRules(msgspec.Struct, frozen=True):
     is_ggml: bool = False
     takes_whole_prompts: bool = False
 
+    @property
+    def counts_whole_prompts(self) -> bool:
+        """Whether the context and the batch move a term; else flags bound the tokens of a pass."""
+        return self.takes_whole_prompts or self.is_ggml
+
 
 VLLM = OverheadRules(
     # v1/sample/sampler.py: to 0.16 the profiling run also sorted the logits for top-k and top-p.

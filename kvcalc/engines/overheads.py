@@ -60,18 +60,15 @@ def overhead_terms(
     if loras < 0 or lora_rank < 1:
         raise KvcalcError(f"{loras} LoRAs of rank {lora_rank}", "their number is 0 or more and their rank 1 or more")
     rules = engine.overheads if engine else ANY
-    terms = [*size.memo.get(("terms", engine, stage), lambda: _of_any_card(size, engine, rules, stage))]
+    kept = size.memo if rules.counts_whole_prompts else size.shape_memo
+    weights = size.shape_memo.get(("weights", engine, stage), lambda: _weights(size, engine, stage))
+    terms = [weights, *kept.get(("terms", engine), lambda: _of_any_stage(size, engine, rules))]
     terms += [_non_torch(rules, gpu_name), _loras(size, loras, lora_rank), *_towers(size)]
     return tuple(_from_saved(terms, saved))
 
 
-def _of_any_card(size: CacheSize, engine: Engine | None, rules: OverheadRules, stage: int | None) -> list[Term]:
-    return [
-        _weights(size, engine, stage),
-        _activations(size, engine, rules),
-        _graphs(size, rules),
-        _communication(size, rules),
-    ]
+def _of_any_stage(size: CacheSize, engine: Engine | None, rules: OverheadRules) -> list[Term]:
+    return [_activations(size, engine, rules), _graphs(size, rules), _communication(size, rules)]
 
 
 def _from_saved(terms: list[Term], saved: SavedOverheads | None) -> Iterator[Term]:

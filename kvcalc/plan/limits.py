@@ -5,13 +5,14 @@ from typing import Any, ClassVar, Self
 
 import msgspec
 
-from kvcalc.engines.fit import outcome_or_none
+from kvcalc.engines.fit import longest_tried, most_sequences
+from kvcalc.engines.plan import evaluate
 from kvcalc.errors import KvcalcError, shorten
 from kvcalc.plan.documents import Basis
-from kvcalc.plan.figures import FIGURES, Figure, Kind, Number
+from kvcalc.plan.figures import FIGURES, Figure, Kind, Number, memory_basis
 from kvcalc.plan.settings import switched, worded
 from kvcalc.plan.subject import Subject
-from kvcalc.speed.throughput import NoRoomError
+from kvcalc.speed.room import NoRoomError
 from kvcalc.units import parse_bytes, parse_seconds, parse_tokens
 
 LESS_CONTEXT, LESS_BATCH, MORE_BATCH = "less context", "less batch", "more batch"
@@ -92,9 +93,13 @@ class Limit(msgspec.Struct, frozen=True):
     def holds(self, subject: Subject) -> bool:
         """Whether the case keeps the limit, in the cheapest way; False too where that cannot be told."""
         try:
-            return self.judge(subject).passed
+            return self._passes(subject)
         except KvcalcError:
             return False
+
+    def _passes(self, subject: Subject) -> bool:
+        """`passed` of what `judge` finds."""
+        return self.judge(subject).passed
 
 
 class MustFit(Limit, frozen=True):
@@ -118,8 +123,10 @@ class MustFit(Limit, frozen=True):
         what = (
             f"{work.batch:,} x {work.context_tokens:,} tokens at once, of {outcome.sequences:,} that the pool carries"
         )
-        basis = self.kind.find(subject).basis  # type: ignore[union-attr]
-        return Judgement(outcome.fits, margin, outcome.fits, outcome.is_certain, basis, what)
+        return Judgement(outcome.fits, margin, outcome.fits, outcome.is_certain, memory_basis(subject), what)
+
+    def _passes(self, subject: Subject) -> bool:
+        return subject.outcome.fits
 
 
 class MinContext(Limit, frozen=True):
@@ -136,14 +143,10 @@ class MinContext(Limit, frozen=True):
         """Tokens."""
         return parse_tokens(text, cls.name())
 
-    def holds(self, subject: Subject) -> bool:
+    def _passes(self, subject: Subject) -> bool:
         """Whether the batch runs at that context: one question instead of a search."""
-        plan, limit = subject.plan, subject.plan.spec.max_context
-        asked = plan.workload.context_tokens
-        if limit is not None and self.bound > max(limit, asked):
-            return False
-        outcome = outcome_or_none(plan.asking(context_tokens=self.bound))
-        return outcome is not None and outcome.fits
+        plan = subject.plan
+        return self.bound <= longest_tried(plan) and evaluate(plan.asking(context_tokens=self.bound)).fits
 
 
 class MinSequences(Limit, frozen=True):
@@ -159,6 +162,10 @@ class MinSequences(Limit, frozen=True):
     def parse(cls, text: str) -> Any:
         """A count."""
         return parse_tokens(text, cls.name(), "number")
+
+    def _passes(self, subject: Subject) -> bool:
+        """At the expected pool alone, for its bounds cost as much again."""
+        return bool(most_sequences(subject.outcome) >= self.bound)
 
 
 class _Bytes(Limit, frozen=True):

@@ -194,10 +194,19 @@ def _cases(document: Document) -> Iterator[Answer]:
 
 
 def _fit(document: Document) -> Iterator[Answer]:
-    terms = {term["name"]: -term["expected_bytes"] for term in document["terms"]}
-    asked = _asked(document)
-    card = (document["gpu"] or {}).get("name")
-    yield Answer(asked["model"], _figures(document, _FIT), {"pool_bytes": terms}, {**asked, "gpu": card})
+    asked, card = _asked(document), document["gpu"] or {}
+    figures = _figures(document, _FIT)
+    parts = {"pool_bytes": _parts_of_pool(document, figures["pool_bytes"]["value"])} if card else {}
+    yield Answer(asked["model"], figures, parts, {**asked, "gpu": card.get("name")})
+
+
+def _parts_of_pool(document: Document, pool_bytes: float) -> dict[str, float]:
+    """The cards of one rank, less what lies beside the cache, less what the engine leaves free or counts elsewhere."""
+    card, asked = document["gpu"], document["request"]
+    cards = max(1, card["count"] // (asked["tp"] * asked["pp"] * asked["dp"]))
+    parts = {"card": cards * card["total_bytes"]}
+    parts |= {term["name"]: -term["expected_bytes"] for term in document["terms"]}
+    return {**parts, "left by the engine": pool_bytes - sum(parts.values())}
 
 
 def _throughput(document: Document) -> Iterator[Answer]:

@@ -391,3 +391,28 @@ def test_five_hundred_cases_take_seconds_and_load_nothing_heavy(tmp_path):
     assert heavy == []
     # Two seconds on a machine of its own; shared ones are several times slower.
     assert float(seconds) < 10 and time.perf_counter() - start < 60
+
+
+def test_weights_that_do_not_fit_have_no_speed_and_are_no_mistake(check):
+    """With a shared prefix the room is counted beside the weights alone, of which 149 GiB are no 90% of one card."""
+    settings = {"model": "qwen3-next-80b-a3b", "gpu": "h100-sxm", "isl": 3000, "osl": 100, "shared_prefix": 100}
+    found = verdicts(check(plan("max_tpot: 1s", **settings)))["max_tpot"]
+    assert check.answer.code == 1 and found["value"] is None and "do not fit" in found["rule"]
+
+
+def test_a_context_past_all_that_is_tried_is_kept_by_no_change(check):
+    """mamba-2.8b states no longest context; fit asks about 2^24 tokens at most, and so does what is offered."""
+    settings = {"model": "mamba-2.8b", "gpu": "b200-sxm", "tp": 4}
+    found = verdicts(check(plan(f"min_context: {2**24 + 1}", **settings)))["min_context"]
+    assert (found["value"], found["passed"], found["change"]) == (2**24, False, None)
+
+
+def test_a_batch_that_is_enough_is_found_below_one_that_does_not_fit(check):
+    """Steps of a search that doubles jump over the few batches that are fast enough and still fit."""
+    settings = {"model": "llama-8b", "gpu": "l40s", "isl": 8000, "osl": 100, "batch": 1}
+    most = verdicts(check(plan("min_sequences: 1", **{**settings, "ctx": 8100})))["min_sequences"]["value"]
+    assert most - 1 not in (1, 2, 4, 8, 16, 32)
+    given = {**settings, "batch": most}
+    fastest = verdicts(check(plan("min_tokens_per_second: 1", **given)))["min_tokens_per_second"]["value"]
+    found = verdicts(check(plan(f"min_tokens_per_second: {fastest * 0.999}", **settings)))["min_tokens_per_second"]
+    assert found["change"].startswith(f"--batch {most} ")

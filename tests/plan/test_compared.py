@@ -49,6 +49,32 @@ def test_two_sizes_are_held_figure_by_figure_and_explained_by_their_parts(saved,
     assert "total_bytes by part: window -832.00 MiB" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm", "llama.cpp"])
+def test_the_parts_of_a_pool_add_up_to_it(saved, engine):
+    many = ("--gpus", "2") if engine == "llama.cpp" else ("--tp", "2", "--dp", "2")
+    document = saved("a.json", "fit", "llama-8b", "--gpu", "h200-sxm", "--engine", engine, *many)
+    [answer] = answers_of(document, "a.json")
+    assert sum(answer.parts["pool_bytes"].values()) == document["pool_bytes"]
+    assert answer.parts["pool_bytes"]["card"] == document["gpu"]["total_bytes"] * (2 if engine == "llama.cpp" else 1)
+
+
+def test_a_larger_card_is_a_part_of_what_a_pool_gained(saved, capsys):
+    """Of what a larger card has more, vLLM takes nine tenths here (v1/worker/utils.py: request_memory)."""
+    flags = ("--engine", "vllm@0.33", "--gpu-memory-utilization", "0.9")
+    first, second = (saved(f"{gpu}.json", "fit", "llama-8b", "--gpu", gpu, *flags) for gpu in ("h100-sxm", "h200-sxm"))
+    more = second["gpu"]["total_bytes"] - first["gpu"]["total_bytes"]
+    parts = [answers_of(one, "a")[0].parts["pool_bytes"] for one in (first, second)]
+    assert parts[1]["left by the engine"] - parts[0]["left by the engine"] == pytest.approx(-more / 10, abs=1)
+    capsys.readouterr()
+    main(["compare", "h100-sxm.json", "h200-sxm.json"])
+    assert "pool_bytes by part: card +60.75 GiB, left by the engine -6.08 GiB" in capsys.readouterr().out
+
+
+def test_a_pool_that_was_given_has_no_parts(saved):
+    [answer] = answers_of(saved("a.json", "fit", "llama-8b", "--kv-cache-memory", "9GiB"), "a.json")
+    assert answer.parts == {}
+
+
 def test_what_got_worse_fails_only_where_it_is_asked(saved, capsys):
     saved("a.json", "size", "llama-8b", "--ctx", "8K")
     saved("b.json", "size", "llama-8b", "--ctx", "8448")
