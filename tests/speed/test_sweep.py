@@ -385,7 +385,7 @@ def test_a_side_too_large_for_memory_is_refused_before_it_is_made():
     long = parse_axis("1..100000000+1", "--ctx")
     with pytest.raises(KvcalcError) as refused:
         refuse_too_many([1, long.length])
-    assert refused.value.message == "a side of 100,000,000 counts; at most 1,000,000 are held"
+    assert refused.value.message == "a side of 100,000,000 counts; at most 4,000,000 are taken"
     refuse_too_many([10**6, 100])
 
 

@@ -68,6 +68,8 @@ def _count(text: str, flag: str, what: str) -> int:
 
 MOST_POINTS = 10**8
 """Points of the largest grid: hours of work past it are more likely a slip than a wish."""
+LONGEST_SIDE = 4 * 10**6
+"""Counts of one axis: its numbers are made before the first point is."""
 MOST_HELD = 10**6
 """Points of the largest grid that is held in memory as a whole; larger ones are written as they are made."""
 
@@ -95,8 +97,8 @@ def refuse_too_many(sides: Sequence[int]) -> None:
             f"a grid of {prod(sides):,} points{product}; at most {MOST_POINTS:,} are answered",
             _FEWER,
         )
-    if max(sides) > MOST_HELD:
-        raise KvcalcError(f"a side of {max(sides):,} counts; at most {MOST_HELD:,} are held", _FEWER)
+    if max(sides) > LONGEST_SIDE:
+        raise KvcalcError(f"a side of {max(sides):,} counts; at most {LONGEST_SIDE:,} are taken", _FEWER)
 
 
 _FEWER = "let a range double (1K..1M) or take larger steps (1..4096+64)"
