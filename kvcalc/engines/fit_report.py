@@ -183,6 +183,8 @@ def _lines(answer: Answer) -> Iterator[str]:
     elif outcome.plan.budget.total_bytes is not None:
         yield "fewest GPUs for it: none of those tried carries it"
     yield from _change_lines(answer)
+    if answer.held.rules:
+        yield "by these rules:"
     yield from (f"  {rule}" for rule in answer.held.rules)
 
 
