@@ -60,14 +60,20 @@ class PrefixCache:
         self._trim()
         return hits
 
-    def release(self, ids: Sequence[int]) -> None:
-        """Give back what `acquire` pinned; blocks that nobody uses any more may be evicted from now on."""
+    def release(self, ids: Sequence[int], computed: int | None = None) -> None:
+        """Give back what `acquire` pinned; blocks that nobody uses any more may be evicted from now on.
+
+        Only the first `computed` ones of them are kept, where that is said: nobody has written the others.
+        """
         pins, idle = self._pins, self._idle
-        for one in reversed(ids):
+        kept = len(ids) if computed is None else computed
+        for place in range(len(ids) - 1, -1, -1):
+            one = ids[place]
             count = pins[one]
             if count == 1:
                 del pins[one]
-                idle[one] = None
+                if place < kept:
+                    idle[one] = None
             else:
                 pins[one] = count - 1
         self._trim()

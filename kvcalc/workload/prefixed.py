@@ -58,15 +58,23 @@ class Prefixed(Paged):
         found = self.growth.units.item(tokens) - self.block_units * self.prefixes.in_use(ids)
         if self.held(growing) + found + spare > self.pool_units:
             return None
+        # Those before it in this step have pushed out what stood in their way.
+        self._make_room(growing)
         self._readers += len(ids)
         hits = self.prefixes.acquire(ids)
         # The last token is always computed: what comes behind it is read from it.
         return min(hits, (tokens - 1) // self.block_tokens) * self.block_tokens
 
-    def leave(self, request: int) -> None:
+    def _make_room(self, growing: int) -> None:
+        """Forget kept prefixes as far as those that hold `growing` units by their tokens need the room."""
+        over = self.cached - (self.pool_units - self.held(growing))
+        if over > 0:
+            self.prefixes.evict(-(-over // self.block_units))
+
+    def leave(self, request: int, done: int | None = None) -> None:
         ids = self._ids_of(request)
         self._readers -= len(ids)
-        self.prefixes.release(ids)
+        self.prefixes.release(ids, None if done is None else done // self.block_tokens)
 
     def passed(self, running: "Running", growing: int, steps: int, clock: "Clock") -> None:
         import numpy as np
@@ -78,7 +86,7 @@ class Prefixed(Paged):
         if kept <= room:
             self.shares.cached += kept * seconds
             return
-        self.prefixes.evict(-(-(kept - room) // unit))
+        self._make_room(growing)
         # Several steps have no prompt in them.
         rooms = np.array([room]) if steps == 1 else self.pool_units - self._held_each(running, clock.step, steps)
         self.shares.cached += clock.over(np.minimum(kept, rooms // unit * unit))
