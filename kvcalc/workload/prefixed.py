@@ -1,12 +1,13 @@
 """Paged sequences that find the full blocks of their prompts where others left them."""
 
+from collections.abc import Callable
 from math import lcm
 from typing import TYPE_CHECKING, Any
 
 from kvcalc.errors import KvcalcError
 from kvcalc.sizing.blocks import Layout
 from kvcalc.workload.policies import Paged
-from kvcalc.workload.prefix import PrefixCache, prefixes_of
+from kvcalc.workload.prefix import PrefixCache, blocks_of
 from kvcalc.workload.trace import Trace
 
 if TYPE_CHECKING:
@@ -36,9 +37,9 @@ class Prefixed(Paged):
         self._written = (
             layout.written_bytes(far + self.block_tokens) - layout.written_bytes(far)
         ) / layout.bytes_per_unit
-        found = prefixes_of(trace, self.block_tokens)
-        self._ids: Any = found.ids
-        self._bounds: list[int] = [0, *found.ends.tolist()]
+        blocks = blocks_of(trace, self.block_tokens)
+        self._ids_of = blocks.of
+        self._blocks: Callable[[int], int] = blocks.counts.item
 
     def empty(self) -> None:
         super().empty()
@@ -112,10 +113,3 @@ class Prefixed(Paged):
     def _add_shared(self, blocks: int, seconds: float) -> None:
         self.shares.filled += blocks * self._written * seconds
         self.shares.internal += blocks * (self.block_units - self._written) * seconds
-
-    def _blocks(self, request: int) -> int:
-        return self._bounds[request + 1] - self._bounds[request]
-
-    def _ids_of(self, request: int) -> list[int]:
-        found: list[int] = self._ids[self._bounds[request] : self._bounds[request + 1]].tolist()
-        return found

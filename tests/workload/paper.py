@@ -93,11 +93,10 @@ def at_quantiles(prompt_mean, output_mean, count):
     return list(zip(prompts, outputs, strict=True))
 
 
-LENGTHS = {"Alpaca": at_quantiles(19.31, 58.45, 150), "ShareGPT": at_quantiles(PROMPT, OUTPUT, 20)}
+LENGTHS = {"Alpaca": at_quantiles(19.31, 58.45, 150), "ShareGPT": at_quantiles(PROMPT, OUTPUT, 30)}
 
 
 @cache
 def saved(dataset, method):
-    """Percent of blocks that each of WIDTHS saves; a third of the requests do for beams, of which each has many turns."""
-    lengths = LENGTHS[dataset] if method == "parallel sampling" else LENGTHS[dataset][::3]
-    return [100 * shared_share(lengths, width, method) for width in WIDTHS]
+    """Percent of blocks that each of WIDTHS saves."""
+    return [100 * shared_share(LENGTHS[dataset], width, method) for width in WIDTHS]
