@@ -53,8 +53,8 @@ def _hits(depths: Integers, before: Integers, weights: Integers, tokens: Integer
     begins = np.bincount(depths + at_once + 1, tokens, size)
     ends = np.bincount(depths + weights + 1, tokens, size)
     # A ramp that begins where it ends has no blocks.
-    hits: Seconds = np.bincount(before, at_once * tokens, size) + np.cumsum(begins - ends)
-    return hits
+    hits = np.bincount(before, at_once * tokens, size) + np.cumsum(begins - ends)
+    return hits.astype(np.float64)
 
 
 def _single_uses(blocks: Blocks) -> Uses:
