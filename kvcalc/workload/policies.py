@@ -79,8 +79,8 @@ class Policy:
         """Admit a sequence if `spare` units stay free; how many of its tokens are there already, None for no room."""
         raise NotImplementedError
 
-    def leave(self, request: int) -> None:
-        """Give back all of it."""
+    def leave(self, request: int, done: int | None = None) -> None:
+        """Give back all of it; a prompt that goes before it is complete says how many tokens are `done`."""
 
     def passed(self, running: "Running", growing: int, steps: int, clock: "Clock") -> None:
         """So many steps passed, in the last of which sequences have `growing` units by their tokens.
