@@ -1,6 +1,14 @@
-"""python -m kvcalc."""
+"""kvcalc, and python -m kvcalc."""
 
-from kvcalc.cli.app import main
+
+def main() -> int:
+    """The command line, which Ctrl-C also ends quietly while it is still being imported."""
+    try:
+        from kvcalc.cli.app import main as run
+    except KeyboardInterrupt:
+        return 130
+    return run()
+
 
 if __name__ == "__main__":
     raise SystemExit(main())

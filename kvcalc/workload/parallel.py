@@ -97,6 +97,8 @@ def _parallel(
     name, kind = backend
     kind.prepare()
     parent = os.getpid() if kind.is_here else None
+    # More processes than work would only be started.
+    jobs = min(jobs, len(work))
     found: list[Outcome] = []
     done = 0
     try:

@@ -120,4 +120,6 @@ def prefixes_of(trace: Trace, block_tokens: int, *, with_tails: bool = False) ->
     end = np.minimum(begin + block_tokens, covered[request])
     ids = trace.prefix_ids[starts[request] + (end - 1) // known]
     parts = max(1, known // block_tokens)
+    if len(ids) and max(abs(int(ids.min())), abs(int(ids.max()))) >= 2**62 // parts:
+        ids = np.unique(ids, return_inverse=True)[1]
     return Prefixes(ids * parts + begin % known // block_tokens, ends, end - begin)

@@ -287,3 +287,21 @@ def test_a_simulation(made):
     assert search["beyond"]["value"] in charts["rate-0"]["breaks one"]["x"]
     for said in ("Where the pool goes", "Replicas", "Searches", *names):
         assert said in page.text
+
+
+@pytest.mark.parametrize("place", ["runs", "seconds", "rates"])
+def test_figures_that_contradict_each_other_are_damage_too(kvcalc, tmp_path, place):
+    file = tmp_path / "x.json"
+    kvcalc(*ASKED["simulated"], "-o", file, "-q")
+    document = json.loads(file.read_text())
+    if place == "runs":
+        document["runs"] = []
+    elif place == "seconds":
+        document["runs"][0]["timeline"]["held"].pop()
+    else:
+        document["hit_curves"] = [{**document["hit_curves"][0], "unlimited": 5.0}]
+    file.write_text(json.dumps(document))
+    answer = kvcalc("report", file, "-o", tmp_path / "x.html")
+    assert (answer.code, answer.out) == (2, "")
+    assert "is damaged" in answer.err
+    assert not (tmp_path / "x.html").exists()

@@ -50,6 +50,11 @@ def test_processes_give_what_one_process_gives(trace):
     assert seen == [(300 * place, 1200) for place in (1, 2, 3, 4)]
 
 
+def test_no_more_processes_are_started_than_there_is_work(trace):
+    """joblib itself fails on so many: it makes a semaphore of their number."""
+    same(run_settings(trace, SETTINGS[:2], jobs=10**20), run_settings(trace, SETTINGS[:2]))
+
+
 def test_a_fleet_in_processes_is_the_same_fleet(trace):
     alone, spread = (simulate_fleet(trace, SETTINGS[0], 3, "least-loaded", jobs=jobs) for jobs in (1, 2))
     for name in RECORDS:
