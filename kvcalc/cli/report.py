@@ -33,10 +33,15 @@ def report(file: SavedFile, output: OutputOptions) -> None:
 
 
 def _page(file: Path) -> bytes:
-    from kvcalc.cli.pages import page_of_file
+    from kvcalc.cli.pages import damaged, page_of_file
     from kvcalc.render.html import to_html
 
-    return to_html(page_of_file(file)).encode()
+    page = page_of_file(file)
+    try:
+        return to_html(page).encode()
+    except (ArithmeticError, LookupError, ValueError) as error:
+        # As a time below zero, which no logarithmic axis shows.
+        raise damaged(str(file), error) from error
 
 
 def _show_run(file: Path, out: Path | None, output: OutputOptions) -> None:

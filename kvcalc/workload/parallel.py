@@ -4,7 +4,8 @@ import importlib
 import os
 import signal
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 from kvcalc.errors import KvcalcError, nearest
@@ -106,9 +107,9 @@ def _parallel(
             # Those that an interruption or a mistake leaves undone are nothing to advise about.
             warnings.filterwarnings("ignore", "[0-9]+ tasks which were still being processed", UserWarning)
             form = "generator" if kind.streams else "list"
-            parts: Iterable[Part] = joblib.Parallel(return_as=form)(
-                joblib.delayed(_one)(*each, parent) for each in work
-            )
+            run = joblib.Parallel(return_as=form)
+            with _deaf_children() if kind.is_here else nullcontext():
+                parts: Iterable[Part] = run(joblib.delayed(_one)(*each, parent) for each in work)
             for (trace, setting), part in zip(work, parts, strict=True):
                 found.append(Outcome(trace=trace, setting=setting, **part._asdict()))
                 done += len(trace)
@@ -117,6 +118,19 @@ def _parallel(
     except KeyboardInterrupt:
         return found
     return found
+
+
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Processes started here never hear Ctrl-C, not even while they import; here it is heard at the end of this."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def backend_of(name: str) -> tuple[str, Backend]:

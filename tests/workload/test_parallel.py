@@ -13,8 +13,9 @@ from joblib._parallel_backends import SequentialBackend
 from workload.test_fleet import RECORDS, server, steady
 
 from kvcalc.errors import KvcalcError
+from kvcalc.workload import parallel
 from kvcalc.workload.fleet import simulate_fleet
-from kvcalc.workload.parallel import run_all, run_settings
+from kvcalc.workload.parallel import Part, run_all, run_settings
 from kvcalc.workload.steptime import FixedCost
 
 
@@ -53,6 +54,18 @@ def test_processes_give_what_one_process_gives(trace):
 def test_no_more_processes_are_started_than_there_is_work(trace):
     """joblib itself fails on so many: it makes a semaphore of their number."""
     same(run_settings(trace, SETTINGS[:2], jobs=10**20), run_settings(trace, SETTINGS[:2]))
+
+
+def test_processes_are_deaf_to_ctrl_c_from_their_start(trace, monkeypatch):
+    """A terminal sends it to them as well, and while they import nothing of ours could catch it."""
+
+    def is_deaf(trace, setting, parent):
+        blocked = signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        return Part(requests=None, totals=blocked, timeline={}, is_complete=True)
+
+    monkeypatch.setattr(parallel, "_one", is_deaf)
+    assert [one.totals for one in run_settings(trace, SETTINGS, jobs=2)] == [True] * len(SETTINGS)
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def test_a_fleet_in_processes_is_the_same_fleet(trace):

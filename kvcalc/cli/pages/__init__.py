@@ -57,7 +57,7 @@ def page_of(document: Mapping[str, Any], name: str) -> "Page":
         return make(document)
     except (ArithmeticError, LookupError, StopIteration, ValueError) as error:
         # Each figure is of its type: two of them contradict each other, as lists that should be of one length do.
-        raise _damaged(name, error) from error
+        raise damaged(name, error) from error
 
 
 def _check(document: Mapping[str, Any], make: Callable[[Any], "Page"], name: str) -> None:
@@ -68,10 +68,11 @@ def _check(document: Mapping[str, Any], make: Callable[[Any], "Page"], name: str
     try:
         msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
-        raise _damaged(name, error) from error
+        raise damaged(name, error) from error
 
 
-def _damaged(name: str, error: Exception) -> KvcalcError:
+def damaged(name: str, error: Exception) -> KvcalcError:
+    """What is wrong with the document in the file `name`."""
     return KvcalcError(f"{name} is damaged: {shorten(str(error), 120)}", "write it again with -o x.json")
 
 
