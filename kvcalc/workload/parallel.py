@@ -3,6 +3,7 @@
 import importlib
 import os
 import signal
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -122,15 +123,18 @@ def _parallel(
 
 @contextmanager
 def _deaf_children() -> Iterator[None]:
-    """Processes started here never hear Ctrl-C, not even while they import; here it is heard at the end of this."""
-    if not hasattr(signal, "pthread_sigmask"):
+    """Processes started here never hear Ctrl-C, not even while they import; for so long it is not heard here either.
+
+    To ignore it is inherited. A mask of signals would be too, and would keep it for later, but joblib undoes that.
+    """
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
 
 
 def backend_of(name: str) -> tuple[str, Backend]:
