@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from kvcalc.workload.trace import Integers
 
 
+MOST_REPLICAS = 10_000
+"""Each has a scheduler, which a router looks at for every request."""
+
+
 class FleetOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a trace in a fleet. `replica_of` has each request's replica, REFUSED where none takes it.
 
@@ -50,14 +54,14 @@ def simulate_fleet(
     """
     import numpy as np
 
-    if replicas < 1:
-        raise KvcalcError(f"--replicas {replicas}: at least 1 is needed", "a larger one")
+    if not 1 <= replicas <= MOST_REPLICAS:
+        raise KvcalcError(f"--replicas {replicas:,} is no fleet", f"from 1 to {MOST_REPLICAS:,}")
     routed = route(trace, setting, replicas, routing)
     chosen = routed.replica_of
     if not (chosen != REFUSED).any():
         # A single server says why.
         simulate(trace, setting)
-    places = [place for place in range(replicas) if (chosen == place).any()]
+    places = np.unique(chosen[chosen != REFUSED]).tolist()
     shares = [part_of(trace, np.flatnonzero(chosen == place)) for place in places]
     found = run_all([(share, setting) for share in shares], jobs=jobs, backend=backend, progress=progress)
     outcomes = dict(zip(places, found, strict=False))

@@ -340,3 +340,21 @@ def test_damaged_points_are_one_line(kvcalc, tmp_path, monkeypatch, column, head
     answer = kvcalc("report", "x.csv")
     assert (answer.code, answer.err.splitlines()[0]) == (2, "error: x.csv is damaged: its figures do not go together")
     assert not (tmp_path / "x.html").exists()
+
+
+@pytest.mark.parametrize("place", ["runs", "seconds", "rates"])
+def test_figures_that_contradict_each_other_are_damage_too(kvcalc, tmp_path, place):
+    file = tmp_path / "x.json"
+    kvcalc(*ASKED["simulated"], "-o", file, "-q")
+    document = json.loads(file.read_text())
+    if place == "runs":
+        document["runs"] = []
+    elif place == "seconds":
+        document["runs"][0]["timeline"]["held"].pop()
+    else:
+        document["hit_curves"] = [{**document["hit_curves"][0], "unlimited": 5.0}]
+    file.write_text(json.dumps(document))
+    answer = kvcalc("report", file, "-o", tmp_path / "x.html")
+    assert (answer.code, answer.out) == (2, "")
+    assert "is damaged" in answer.err
+    assert not (tmp_path / "x.html").exists()

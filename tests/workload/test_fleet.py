@@ -220,6 +220,7 @@ def test_a_server_advances_to_a_time_and_no_further():
     ("asked", "message"),
     [
         ({"replicas": 0}, "--replicas 0"),
+        ({"replicas": 10**9}, "--replicas 1,000,000,000 is no fleet"),
         ({"routing": "roundrobin"}, "--routing 'roundrobin' is not known"),
         (
             {"routing": "prefix-aware", "prefix_caching": False},

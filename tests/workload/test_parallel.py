@@ -13,8 +13,9 @@ from joblib._parallel_backends import SequentialBackend
 from workload.test_fleet import RECORDS, server, steady
 
 from kvcalc.errors import KvcalcError
+from kvcalc.workload import parallel
 from kvcalc.workload.fleet import simulate_fleet
-from kvcalc.workload.parallel import run_all, run_settings
+from kvcalc.workload.parallel import Part, run_all, run_settings
 from kvcalc.workload.steptime import FixedCost
 
 
@@ -48,6 +49,24 @@ def test_processes_give_what_one_process_gives(trace):
     found = run_settings(trace, SETTINGS, jobs=2, progress=lambda done, of: seen.append((done, of)))
     same(found, run_settings(trace, SETTINGS))
     assert seen == [(300 * place, 1200) for place in (1, 2, 3, 4)]
+
+
+def test_no_more_processes_are_started_than_there_is_work(trace):
+    """joblib itself fails on so many: it makes a semaphore of their number."""
+    same(run_settings(trace, SETTINGS[:2], jobs=10**20), run_settings(trace, SETTINGS[:2]))
+
+
+def test_processes_are_deaf_to_ctrl_c_from_their_start(trace, monkeypatch):
+    """A terminal sends it to them as well, and while they import nothing of ours could catch it."""
+    joblib.externals.loky.get_reusable_executor().shutdown()  # others may have been started by another test
+
+    def is_deaf(trace, setting, parent):
+        return Part(None, signal.getsignal(signal.SIGINT) is signal.SIG_IGN, {}, True)
+
+    monkeypatch.setattr(parallel, "_one", is_deaf)
+    heard = signal.getsignal(signal.SIGINT)
+    assert [one.totals for one in run_settings(trace, SETTINGS, jobs=2)] == [True] * len(SETTINGS)
+    assert signal.getsignal(signal.SIGINT) is heard
 
 
 def test_a_fleet_in_processes_is_the_same_fleet(trace):
