@@ -155,7 +155,7 @@ trace = steady([100] * count, [300] * count, np.arange(count) / 10)
 small = server(pool_units=40_000, prefix_caching=False, cost=FixedCost(0.05))
 def seen(done, of):
     print("SEEN", done, flush=True)
-found = run_settings(trace, [small] * 40, jobs=int(sys.argv[1]), progress=seen)
+found = run_settings(trace, [small] * 400, jobs=int(sys.argv[1]), progress=seen)
 print("KEPT", len(found), [one.is_complete for one in found][-1:], flush=True)
 """
 
@@ -171,5 +171,5 @@ def test_ctrl_c_ends_all_and_keeps_what_is_done(jobs):
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=60)
     kept = [line for line in out.splitlines() if line.startswith("KEPT")]
-    assert kept and "KEPT 40" not in kept[0] and process.returncode == 0, err
+    assert kept and "KEPT 400" not in kept[0] and process.returncode == 0, err
     assert not err
