@@ -11,7 +11,7 @@ from kvcalc.workload.outcome import Outcome
 from kvcalc.workload.parallel import run_all
 from kvcalc.workload.policies import Policy
 from kvcalc.workload.routing import Inbox, Replica, routing_of
-from kvcalc.workload.scheduler import Scheduler
+from kvcalc.workload.scheduler import Records, Scheduler
 from kvcalc.workload.simulate import Progress, Setting, admissible, simulate
 from kvcalc.workload.steptime import FixedCost
 from kvcalc.workload.trace import Trace
@@ -83,21 +83,20 @@ def route(trace: Trace, setting: Setting, replicas: int, routing: str) -> Routed
     arrivals = None if setting.cost is None or trace.arrival_seconds is None else trace.arrival_seconds.tolist()
     servers = _servers(trace, setting, policy, arrivals, replicas) if router.needs_state else []
     chosen = np.full(len(trace), REFUSED)
-    prompts = trace.prompt_tokens.tolist()
     for request in np.flatnonzero(refused == 0).tolist():
         for one in servers:
             one.advance(0.0 if arrivals is None else arrivals[request])
         chosen[request] = place = router.choose(request, servers)
         if servers:
-            servers[place].send(request, prompts[request])
+            servers[place].send(request, policy.prompts[request])
     return Routed(chosen, refused)
 
 
 def _servers(trace: Trace, setting: Setting, policy: Policy, arrivals: list[float] | None, count: int) -> list[Replica]:
-    found = []
+    found, records = [], Records(len(trace))
     for _ in range(count):
         inbox, clock = Inbox(arrivals), clock_of(setting.cost or FixedCost(1.0))
-        found.append(Replica(Scheduler(trace, inbox, policy.another(), clock, setting.limits()), inbox))
+        found.append(Replica(Scheduler(inbox, policy.another(), clock, setting.limits(), records), inbox))
     return found
 
 
