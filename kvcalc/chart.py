@@ -34,10 +34,6 @@ class Series(msgspec.Struct, frozen=True):
     is_dashed: bool = False
     hover: Sequence[str] = ()
 
-    def __post_init__(self) -> None:
-        if len(self.x) != len(self.y):
-            raise ValueError(f"{self.name}: {len(self.x)} places and {len(self.y)} values")
-
 
 class Chart(msgspec.Struct, frozen=True):
     """Series over two axes. `key` names it in a page's links; `says` is the one sentence that it shows.

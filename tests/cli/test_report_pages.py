@@ -5,7 +5,9 @@ import json
 import pytest
 from pages import Reader, seen
 
+from kvcalc.chart import Axis
 from kvcalc.cli.pages import PAGES
+from kvcalc.render.ticks import ticks
 
 pytest.importorskip("plotly")
 
@@ -358,3 +360,10 @@ def test_figures_that_contradict_each_other_are_damage_too(kvcalc, tmp_path, pla
     assert (answer.code, answer.out) == (2, "")
     assert "is damaged" in answer.err
     assert not (tmp_path / "x.html").exists()
+
+
+def test_a_value_far_below_zero_is_drawn_with_few_ticks():
+    """Steps of an axis reach its longer side; by its upper one alone there would be 10**300 of them."""
+    values = [1.0, -1e300]
+    assert len(ticks(values, Axis("share", "fraction"))) <= 9
+    assert len(ticks([-3.0, -1.0], Axis("share", "fraction"))) <= 9
