@@ -72,6 +72,11 @@ class PrefixCache:
                 pins[one] = count - 1
         self._trim()
 
+    def forget(self, ids: Sequence[int]) -> None:
+        """Drop those of `ids` that nobody uses."""
+        for one in ids:
+            self._idle.pop(one, None)
+
     def evict(self, count: int) -> int:
         """Forget up to `count` blocks that are not in use; how many were."""
         idle = self._idle

@@ -55,8 +55,7 @@ class Reserved(Policy):
         self._held -= self._most[request]
 
     def count_prompt(self, request: int, goal: int, done: int, seconds: float) -> None:
-        curve = self.growth.filled.values
-        self._add(request, curve.item(done) * seconds, seconds)
+        self._add(request, self.prompt_filled(request, done) * seconds, seconds)
 
     def count(self, request: int, clock: "Clock", tokens: int, first: int, steps: int) -> None:
         seconds, curve = clock.seconds(first, steps), self.growth.filled

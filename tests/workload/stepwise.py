@@ -75,6 +75,7 @@ class Server:
     peak: int = 0
     steps: int = 0
     running_seconds: float = 0.0
+    prefilled: int = 0
 
     def run(self) -> None:
         coming = list(self.sequences)
@@ -152,6 +153,10 @@ class Server:
         while self.used() > self.pool:
             one = self.running.pop()
             self.give(one)
+            if self.block and not one.decodes:
+                # What was not computed yet is found by nobody.
+                behind = set(one.ids[one.computed // self.block :])
+                self.idle = [block for block in self.idle if block not in behind]
             one.preemptions += 1
             one.swapped = self.swaps and one.decodes
             one.decodes, one.computed = False, 0
@@ -181,6 +186,7 @@ class Server:
             prefill_context += chunk * (one.computed + chunk / 2)
             one.computed += chunk
             left -= chunk
+        self.prefilled += prefill
         self.end_step(prefill, prefill_context)
 
     def end_step(self, prefill: int, prefill_context: float) -> None:
