@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kvcalc.cli.emit import STDOUT, emit, format_of, refuse_existing, say, write_through
-from kvcalc.cli.fit import CardOptions
+from kvcalc.cli.fit import CardOptions, refuse_assumed
 from kvcalc.cli.options import OutputFormat, OutputOptions, ShardingOptions, verb
 from kvcalc.cli.simulate_ask import Flags, Requests, requests_of, servers_of
 from kvcalc.cli.simulate_options import (
@@ -102,6 +102,8 @@ def _answered(
     servers = servers_of(spec, flags, limit or asked.trace.longest)
     _refuse_contradictions(requests, flags, fleet, servers[0])
     cases = [case_of(server, asked.trace) for server in servers]
+    for case in cases if served.strict else ():
+        refuse_assumed(case.pool.outcome)
     return _run(spec, asked, cases, fleet, output)
 
 

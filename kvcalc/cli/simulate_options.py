@@ -84,6 +84,9 @@ class ServedOptions(msgspec.Struct, frozen=True):
     preemption: Annotated[str, typer.Option(metavar="HOW", help="Of who finds no room to grow: recompute, swap.")] = (
         "recompute"
     )
+    watermark: Annotated[
+        float, typer.Option(metavar="SHARE", help="Of the pool, that admissions leave free while others run.")
+    ] = 0.0
     kv_dtype: Annotated[
         list[str] | None,
         typer.Option(
@@ -100,6 +103,7 @@ class ServedOptions(msgspec.Struct, frozen=True):
     set_: Overrides = None
     assume: Assume = False
     download: Download = False
+    strict: Annotated[bool, typer.Option("--strict", help="Exit 2 where the pool rests on an assumption.")] = False
 
 
 class ClockOptions(msgspec.Struct, frozen=True):
@@ -108,6 +112,9 @@ class ClockOptions(msgspec.Struct, frozen=True):
     PANEL: ClassVar = "Time"
     step_time: Annotated[str | None, typer.Option(metavar="TIME", help="Every step takes it: 20ms.")] = None
     time_free: Annotated[bool, typer.Option("--time-free", help="A step is the unit; all wait from the start.")] = False
+    calibration: Annotated[Path | None, typer.Option(metavar="FILE", help="Factors that kvcalc calibrate found.")] = (
+        None
+    )
 
 
 class FleetOptions(msgspec.Struct, frozen=True):

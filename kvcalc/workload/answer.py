@@ -161,6 +161,7 @@ def _setting(run: Run, name: str) -> "SettingDocument":
         "max_model_len": setting.max_model_len,
         "max_num_seqs": setting.max_num_seqs,
         "max_num_batched_tokens": setting.max_num_batched_tokens,
+        "watermark": setting.watermark,
         "preemption": server.preemption,
         "step_seconds": server.step_seconds,
     }

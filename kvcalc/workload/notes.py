@@ -36,4 +36,6 @@ def _notes_on_time(case: Case, trace: Trace) -> Iterator[str]:
     if server.is_timed and trace.arrival_seconds is None:
         yield "all requests come at second 0 (--rate 20/s)"
     if server.is_timed and server.step_seconds is None:
-        yield "a step takes what kvcalc throughput says: docs/accuracy.md has how far that is off"
+        file = server.calibration
+        off = "docs/accuracy.md has how far that is off" if file is None else file.provenance
+        yield f"a step takes what kvcalc throughput says: {off}"
