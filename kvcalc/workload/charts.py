@@ -122,7 +122,8 @@ def times_chart(runs: "Sequence[RunDocument]", key: str, clock: Unit) -> Chart |
     )
     if not series:
         return None
-    axes = Axis(name, clock, is_log=True), Axis("share of requests", "fraction")
+    in_steps = "" if clock == "seconds" else ", steps"
+    axes = Axis(f"{name}{in_steps}", clock, is_log=True), Axis("share of requests", "fraction")
     return Chart(key, f"{_WHAT[key]} over requests", *axes, series, "; ".join(_medians(runs, key, clock)) + ".")
 
 
