@@ -75,9 +75,9 @@ class ServedOptions(msgspec.Struct, frozen=True):
     max_num_seqs: Annotated[
         int | None, typer.Option(metavar="N", help="Most requests at once.", parser=count("--max-num-seqs"))
     ] = None
-    allocator: Annotated[str, typer.Option(metavar="NAMES", help="paged; or contiguous room: max, pow2, oracle.")] = (
-        "paged"
-    )
+    allocator: Annotated[
+        str, typer.Option(metavar="NAMES", help="paged; or contiguous: max, pow2, oracle, places.")
+    ] = "paged"
     prefix_caching: Annotated[
         str | None, typer.Option(metavar="on|off|on,off", help="Keep prefixes (on where the trace has some).")
     ] = None

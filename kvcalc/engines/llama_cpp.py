@@ -69,6 +69,11 @@ class LlamaCpp(Engine, frozen=True, kw_only=True):
     kv_formats: ClassVar[tuple[str, ...]] = ("q8_0", "q5_1", "q4_0")
     weight_formats: ClassVar[tuple[str, ...]] = ("q8_0", "q5_0", "q4_0")
 
+    @property
+    def holds_whole_contexts(self) -> bool:
+        """Whether each slot has cells of its own (n_ctx_seq of llama-context.cpp), as without --kv-unified."""
+        return not self.kv_unified
+
     def allocate(self, size: CacheSize) -> Allocation:
         """What a context holds, in bytes, for all slots; KvcalcError for what llama.cpp refuses."""
         _check(size, self)

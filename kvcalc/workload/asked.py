@@ -78,7 +78,9 @@ def case_of(server: Server, trace: Trace) -> Case:
     if plan.sharding.dp > 1:
         message = f"--dp {plan.sharding.dp}: a data-parallel rank is a server with a pool of its own"
         raise KvcalcError(message, f"--replicas {plan.sharding.dp}")
-    reserves = server.allocator != "paged"
+    is_paged = server.allocator == "paged"
+    allocator = "places" if is_paged and plan.engine.holds_whole_contexts else server.allocator
+    reserves = allocator != "paged"
     pool = pool_of(plan, block_tokens=server.block_tokens, reserves=reserves, is_asked=server.is_context_asked)
     _refuse_small(server, pool, trace)
     sequences = server.max_num_seqs or pool.blocks.most_sequences or MOST_SEQUENCES
@@ -87,7 +89,7 @@ def case_of(server: Server, trace: Trace) -> Case:
     setting = Setting(
         layout=pool.blocks.layout,
         pool_units=pool.blocks.units,
-        allocator=server.allocator,
+        allocator=allocator,
         prefix_caching=shares,
         max_model_len=pool.longest,
         max_num_seqs=sequences,

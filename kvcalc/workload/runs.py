@@ -76,6 +76,9 @@ def facts_of(run: Run) -> Iterator[tuple[str, str]]:
     """Flags that may differ between settings."""
     server, blocks = run.case.server, run.case.pool.block_tokens
     yield "--kv-dtype", server.plan.workload.kv_dtype
-    yield "--allocator", server.allocator
-    yield "--block-size", f"block {'/'.join(map(str, blocks))}" if server.allocator == "paged" and blocks else ""
+    yield "--allocator", run.case.setting.allocator
+    yield (
+        "--block-size",
+        f"block {'/'.join(map(str, blocks))}" if run.case.setting.allocator == "paged" and blocks else "",
+    )
     yield "--prefix-caching", f"prefixes {'on' if run.case.setting.prefix_caching else 'off'}"

@@ -12,7 +12,7 @@ from kvcalc.workload.clock import clock_of
 from kvcalc.workload.outcome import CONTEXT, POOL, Outcome, Requests, Totals
 from kvcalc.workload.policies import Paged, Policy
 from kvcalc.workload.prefixed import Prefixed
-from kvcalc.workload.reserved import Max, Oracle, Pow2
+from kvcalc.workload.reserved import Max, Oracle, Places, Pow2
 from kvcalc.workload.scheduler import NO_LIMIT, Limits, Scheduler
 from kvcalc.workload.steptime import FixedCost, StepCost
 from kvcalc.workload.timeline import Timeline
@@ -74,7 +74,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         found = policy_of(self.allocator)
         if self.prefix_caching and found is not Paged:
             message = f"--allocator {self.allocator} reserves for each request alone: no prefix is shared"
-            raise KvcalcError(message, "--allocator paged, or no --prefix-caching")
+            raise KvcalcError(message, "leave --prefix-caching out")
         return Prefixed if self.prefix_caching else found
 
     def limits(self) -> Limits:
@@ -169,8 +169,8 @@ def admissible(trace: Trace, setting: Setting) -> tuple[Policy, "Integers"]:
         raise KvcalcError(f"{trace.name} has no requests", "name another trace")
     kind, limit = setting.policy(), setting.max_model_len
     ends = trace.prompt_tokens + trace.output_tokens
-    if limit is None and kind is Max:
-        raise KvcalcError("--allocator max reserves the longest context", "say it: --max-model-len 2048")
+    if limit is None and kind in (Max, Places):
+        raise KvcalcError(f"--allocator {kind.name} reserves the longest context", "say it: --max-model-len 2048")
     most = int(ends.max()) if limit is None else limit
     policy = kind(trace, setting.layout, setting.pool_units, most)
     return policy, np.where(ends > most, CONTEXT, np.where(policy.too_large(), POOL, 0))
@@ -232,4 +232,4 @@ def policy_of(allocator: str) -> type[Policy]:
     return found
 
 
-ALLOCATORS: dict[str, type[Policy]] = {one.name: one for one in (Max, Pow2, Oracle, Paged)}
+ALLOCATORS: dict[str, type[Policy]] = {one.name: one for one in (Max, Places, Pow2, Oracle, Paged)}

@@ -500,3 +500,15 @@ def test_strict_is_that_of_fit(kvcalc, trace):
     assert [answer.code for answer in answers] == [2, 2]
     assert answers[0].err == answers[1].err
     assert kvcalc("simulate", "llama-8b", trace, *POOL, "--max-model-len", "4096", "--strict").code == 0
+
+
+def test_slots_of_llama_cpp_hold_whole_contexts(kvcalc, trace):
+    """Four slots of 2,048 tokens are 1 GiB of 131,072 bytes a token; with one buffer for all, requests hold their own."""
+    asked = ("simulate", "llama-8b", trace, *POOL, "--ctx", "2048", "--engine", "llama.cpp", "--format", "json")
+    slots, unified = (run_of(kvcalc(*asked, *more)) for more in ((), ("--kv-unified",)))
+    assert [one["setting"]["allocator"] for one in (slots, unified)] == ["places", "paged"]
+    assert slots["at_once"]["running_peak"] == unified["at_once"]["running_peak"] > 1
+    assert slots["use"]["mean"] == pytest.approx(slots["at_once"]["running_mean"] / 4)
+    shares = slots["use"]["shares"], unified["use"]["shares"]
+    assert shares[0]["token_states"] == pytest.approx(shares[1]["token_states"])
+    assert shares[0]["internal"] > shares[1]["internal"] == 0

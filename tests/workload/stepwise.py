@@ -79,7 +79,7 @@ class Server:
 
     def run(self) -> None:
         coming = list(self.sequences)
-        self.buddy = Buddy(self.pool) if self.allocator != "paged" else None
+        self.buddy = Buddy(self.pool) if self.allocator not in ("paged", "places") else None
         while coming or self.waiting or self.running:
             if not self.waiting and not self.running and self.timed:
                 self.now = max(self.now, coming[0].arrival)
@@ -111,12 +111,16 @@ class Server:
             power *= 2
         tokens = {
             "max": self.most_context,
+            "places": self.most_context,
             "pow2": min(one.prompt + power, self.most_context),
             "oracle": one.prompt + one.output,
         }
         return max(self.units(t) for t in range(1, tokens[self.allocator] + 1))
 
     def take(self, one: Sequence) -> bool:
+        if self.allocator == "places":
+            one.reserved = self.reserve(one)
+            return self.used() + one.reserved <= self.pool
         if self.buddy:
             one.reserved = self.reserve(one)
             one.place = self.buddy.take(one.reserved)

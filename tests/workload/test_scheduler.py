@@ -77,7 +77,11 @@ def stepwise(trace, setting):
             if setting.allocator != "paged"
             else max(layout.units(t) for t in range(1, one.final + 1))
         )
-        room = setting.pool_units if setting.allocator == "paged" else 1 << (setting.pool_units.bit_length() - 1)
+        room = (
+            setting.pool_units
+            if setting.allocator in ("paged", "places")
+            else 1 << (setting.pool_units.bit_length() - 1)
+        )
         if one.prompt + one.output <= most and needs <= room:
             server.sequences.append(one)
     if server.sequences:
@@ -143,7 +147,7 @@ def test_prefixes_as_step_by_step(trace, setting, preemption):
 
 
 @settings(max_examples=60, deadline=None)
-@given(traces(), st.fixed_dictionaries(SETTINGS), st.sampled_from(["max", "pow2", "oracle"]))
+@given(traces(), st.fixed_dictionaries(SETTINGS), st.sampled_from(["max", "pow2", "oracle", "places"]))
 def test_contiguous_as_step_by_step(trace, setting, allocator):
     same(trace, Setting(layout=layout_of_blocks(1), allocator=allocator, max_model_len=60, **setting))
 
