@@ -294,6 +294,17 @@ def test_a_description_and_a_fit(kvcalc, trace):
     assert validated(drawn)["trace"]["requests"] == 50
 
 
+@pytest.mark.parametrize(("tokens", "is_close"), [((1, 1, 1, 9000), False), (range(100, 200), True)])
+def test_a_fit_that_is_not_close_says_so(kvcalc, tmp_path, tokens, is_close):
+    path = tmp_path / "t.csv"
+    path.write_text(
+        "arrival_seconds,prompt_tokens,output_tokens\n"
+        + "".join(f"{at},{one},{one}\n" for at, one in enumerate(tokens))
+    )
+    answer = kvcalc("simulate", path, "--fit")
+    assert answer.code == 0 and ("file:TRACE" not in answer.out) is is_close
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
