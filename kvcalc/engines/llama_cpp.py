@@ -31,11 +31,9 @@ from kvcalc.sizing.need import CacheSize
 from kvcalc.sizing.stages import components_of
 from kvcalc.units import memory
 
-MOST_SLOTS = 256
-"""LLAMA_MAX_SEQ of llama-cparams.h."""
+MOST_SLOTS = 256  # LLAMA_MAX_SEQ of llama-cparams.h
 MOST_CELLS = 2**31 - 1  # -c is a 32-bit number
-COMPRESSED = {4: "csa", 128: "hca"}
-"""The caches of compressed entries by ratio: llama_kv_cache_dsv4 (DeepSeek-V4)."""
+COMPRESSED = {4: "csa", 128: "hca"}  # caches of compressed entries by ratio: llama_kv_cache_dsv4 (DeepSeek-V4)
 _ORDER = ("full", "window", "csa", "hca", "index")
 _Placed = tuple[int, Component]
 """A component, and the place of its layer in the model."""
