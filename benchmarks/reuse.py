@@ -1,6 +1,7 @@
 """Block references a second of the hit-rate curve and of a prefix cache: `python benchmarks/reuse.py [mooncake.jsonl]`.
 
-On made-up conversations of 25 blocks a request, and on a trace with hash_ids where one is given.
+On made-up conversations of 25 blocks a request, and on a trace with hash_ids where one is given: what full blocks, and
+what all of them find, with 3M and 50M tokens of cache as shares of what is found without a limit.
 """
 
 import json
@@ -17,6 +18,7 @@ from kvcalc.workload.trace import Trace
 BLOCKS, SHARED = 25, 8
 COUNTS = (10_000, 100_000, 1_000_000)
 CAPACITY = 100_000
+TOKENS = (3_000_000, 50_000_000)
 
 
 def made_up(references: int) -> Trace:
@@ -65,8 +67,19 @@ def measure(trace: Trace) -> None:
     at = rates[np.searchsorted(capacities, CAPACITY, side="right") - 1]
     print(
         f"{trace.name}: {count:,} references; curve {curve_seconds:.2f} s, {count / curve_seconds:,.0f}/s, "
-        f"{at:.4f} of tokens at {CAPACITY:,} blocks and {rates[-1]:.4f} at any; "
+        f"{at:.4f} of tokens at {CAPACITY:,} blocks; "
         f"one cache {cache_seconds:.2f} s, {hits * trace.prefix_tokens / trace.prompt_tokens.sum():.4f}"
+    )
+    print(f"  full blocks {found(trace)}; last ones too {found(trace, with_tails=True)}")
+
+
+def found(trace: Trace, *, with_tails: bool = False) -> str:
+    """The share of tokens without a limit, and the shares of it at TOKENS."""
+    capacities, rates = hit_curve(trace, trace.prefix_tokens, with_tails=with_tails)
+    places = np.searchsorted(capacities, np.array(TOKENS) // trace.prefix_tokens, side="right") - 1
+    shares = [rates[place] / rates[-1] if place >= 0 else 0.0 for place in places]
+    return f"{rates[-1]:.1%}, of that " + " and ".join(
+        f"{share:.3f} at {tokens // 10**6}M" for share, tokens in zip(shares, TOKENS, strict=True)
     )
 
 

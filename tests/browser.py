@@ -27,13 +27,13 @@ def browser() -> str:
 
 def dump_dom(html: str, folder: Path, fragment: str = "", budget_ms: int = 10_000) -> str:
     """The page's DOM as HTML, once its scripts ran."""
-    return _run(html, folder, fragment, "--dump-dom", f"--virtual-time-budget={budget_ms}")
+    return run_browser(html, folder, fragment, "--dump-dom", f"--virtual-time-budget={budget_ms}")
 
 
 def screenshot(html: str, folder: Path, file: Path, size: tuple[int, int] = (1280, 1600), *flags: str) -> Path:
     """A picture of the page as a PNG of `size` pixels."""
     width, height = size
-    _run(
+    run_browser(
         html,
         folder,
         "",
@@ -45,7 +45,7 @@ def screenshot(html: str, folder: Path, file: Path, size: tuple[int, int] = (128
     return file
 
 
-def _run(html: str, folder: Path, fragment: str, *flags: str) -> str:
+def run_browser(html: str, folder: Path, fragment: str, *flags: str) -> str:
     """Standard output of one start; a second is tried where the first died or hung, which says nothing of the page."""
     page = folder / "page.html"
     page.write_text(html, encoding="utf-8")

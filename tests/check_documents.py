@@ -8,7 +8,7 @@ from kvcalc.plan.documents import CheckDocument, CheckedCaseDocument, FigureDocu
 def figure(value: float, low: float | None = None, high: float | None = None, **more: Any) -> FigureDocument:
     bounds = {"low": value if low is None else low, "high": value if high is None else high}
     basis = "exact" if low is None else "calibrated"
-    return {"value": value, **bounds, "unit": "B", "basis": basis, "better": "lower", **more}  # type: ignore[typeddict-item]
+    return {"value": value, **bounds, "unit": "bytes", "basis": basis, "better": "lower", **more}  # type: ignore[typeddict-item]
 
 
 def verdict(limit: str = "max_kv_cache", *, passed: bool = True, **more: Any) -> VerdictDocument:
@@ -18,7 +18,7 @@ def verdict(limit: str = "max_kv_cache", *, passed: bool = True, **more: Any) ->
         "limit": limit,
         "bound": 2**30,
         "value": 2**29 if passed else 2**31,
-        "unit": "B",
+        "unit": "bytes",
         "margin": 0.5 if passed else -1.0,
         "passed": passed,
         "certain": True,
@@ -89,7 +89,7 @@ def moved(
     return {
         "case": name,
         "figure": "kv_cache",
-        "unit": "B",
+        "unit": "bytes",
         "before": before,
         "now": now,
         "ratio": ratio,

@@ -22,6 +22,7 @@ import msgspec
 from coverage_table import coverage_table
 from gpu_table import GPU_TABLES
 from memory_table import memory_table
+from paper_table import paper_table
 from speed_table import constants_table
 from vllm_tables import VLLM_TABLES
 
@@ -159,6 +160,7 @@ TABLES = {
     "kinds": _kinds,
     "coverage": coverage_table,
     "constants": constants_table,
+    "paper": paper_table,
     "limits": _limits,
     **GPU_TABLES,
     **VLLM_TABLES,

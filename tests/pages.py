@@ -3,10 +3,9 @@
 import html.parser
 import json
 import re
-import subprocess
 from pathlib import Path
 
-from browser import browser
+from browser import run_browser
 
 VOID = frozenset({"meta", "br", "link", "img", "input", "hr"})
 
@@ -100,12 +99,9 @@ def seen(page: str, folder: Path, *flags: str, extra: str = "null", width: int =
     probed = page.replace("<head>", f"<head>{PROBE}", 1)
     probed = probed.replace("</body>", ANSWER.replace("EXTRA", extra) + "</body>", 1)
     folder.joinpath("seen.html").write_text(probed, encoding="utf-8")
-    frame = folder / "frame.html"
-    frame.write_text(FRAME.replace("WIDTH", str(width)), encoding="utf-8")
-    command = [browser(), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-               "--no-first-run", "--hide-scrollbars", f"--user-data-dir={folder / 'profile'}", "--window-size=1400,1000",
-               "--virtual-time-budget=8000", *flags, "--dump-dom", frame.as_uri()]  # fmt: skip
-    dom = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    frame = FRAME.replace("WIDTH", str(width))
+    size = ("--window-size=1400,1000", "--virtual-time-budget=8000")
+    dom = run_browser(frame, folder, "", *size, *flags, "--dump-dom")
     found = re.search(r'<template id="answer" data-json="([^"]*)"', dom)
     assert found, dom[-2000:]
     answer: dict[str, object] = json.loads(html.unescape(found[1]))

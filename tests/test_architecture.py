@@ -20,7 +20,7 @@ ORDER = [
     {"cache", "hardware"},
     {"model"},
     {"report"},
-    {"chart"},
+    {"chart", "picture"},
     {"sizing"},
     {"engines", "reference"},
     {"speed"},

@@ -2,16 +2,20 @@
 
 import doctest
 import re
+import shlex
 
 import jsonschema
 import msgspec
 import pytest
+import typer
 import yaml
 
 import docs
+import kvcalc
 from kvcalc.cache.formats import all_formats
 from kvcalc.cache.kinds import KINDS
-from kvcalc.cli.app import VERBS
+from kvcalc.cli.app import VERBS, main, make_app
+from kvcalc.cli.help import EXAMPLES
 from kvcalc.model.catalog import catalogue_folder
 from kvcalc.model.spec import Document, LayerEntry
 
@@ -86,6 +90,43 @@ def test_every_flag_of_a_verb_stands_on_its_page(verb):
 
 ALSO = {"check": ("plan", "fit", "throughput")}
 """A plan's settings are the flags of other verbs, and stand on their pages."""
+
+
+@pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
+def test_commands_that_a_page_shows_without_running_them_name_flags_that_exist(page):
+    for block in re.findall(r"^```sh\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
+        for command in re.findall(r"^kvcalc ([a-z].*)$", block, re.MULTILINE):
+            verb, *arguments = shlex.split(command, comments=True)
+            found = typer.main.get_command(make_app(verb)).commands[verb]
+            known = {spelling for one in found.params for spelling in (*one.opts, *one.secondary_opts)}
+            assert [one for one in arguments if re.match("--?[a-z]", one) and one not in known] == [], command
+
+
+def test_every_page_is_linked_from_the_readme():
+    linked = set(_LINK.findall(PAGES["README.md"].read_text()))
+    assert {f"docs/{path.name}" for path in docs.DOCS.glob("*.md")} <= linked
+
+
+def test_every_public_name_is_on_the_page_of_the_api():
+    page = PAGES["api.md"].read_text()
+    assert [name for name in set(kvcalc.__all__) - {"__version__"} if f"`kvcalc.{name}(" not in page] == []
+
+
+def test_the_commands_that_help_begins_with_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kvcalc.yaml").write_text("cases: [{name: chat, model: llama-8b, gpu: l40s, engine: vllm}]")
+    commands = re.findall(r"^  kvcalc (.*)$", EXAMPLES, re.MULTILINE)
+    assert commands
+    assert [command for command in commands if main(shlex.split(command)) == 2] == []
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_every_verb_and_every_flag_that_help_shows_says_what_it_is(verb):
+    found = typer.main.get_command(make_app(verb)).commands[verb]
+    for command in (found, *getattr(found, "commands", {}).values()):
+        assert command.help.partition("\n")[0].endswith("."), command.name
+        shown = [one for one in command.params if not getattr(one, "hidden", False) and one.name != "help"]
+        assert [one.name for one in shown if not one.help] == []
 
 
 def test_every_verb_is_in_the_readme_and_in_the_contents():

@@ -70,3 +70,11 @@ def test_a_driver_that_does_not_answer_is_its_own_error(monkeypatch):
         detect.detect()
     assert not isinstance(raised.value, detect.NoDriverError)
     assert found("GPU")["state"] == "problem"
+
+
+def test_the_home_of_nobody_is_a_cache_that_is_absent(kvcalc, monkeypatch):
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    monkeypatch.setenv("HF_HOME", "~nobody-of-that-name/hf")
+    found = {one["name"]: one for one in kvcalc("doctor", "--format", "json").json["findings"]}
+    assert found["hub cache"]["state"] == "absent"
+    assert "~nobody-of-that-name/hf/hub" in found["hub cache"]["found"]

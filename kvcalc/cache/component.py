@@ -251,6 +251,10 @@ class Attended(Component, frozen=True, kw_only=True):
             check_format(name)
 
     @property
+    def keeps_entries(self) -> bool:
+        return True
+
+    @property
     def default_name(self) -> str:
         return "window" if self.window is not None else self.kind
 

@@ -71,7 +71,7 @@ PlanFile = Annotated[
 
 
 def check(plan: PlanFile = None, *, check: CheckOptions, output: CheckOutput, settings: Any) -> int:
-    """Hold a plan of deployments against its limits: a verdict each, and the change that would keep it."""
+    """A plan of deployments against its limits: a verdict each, and the change that would keep a broken one."""
     if check.print_schema:
         return _print_schema(output)
     _refuse_contradictions(check)
@@ -86,7 +86,6 @@ check_verb = verb(check)
 
 
 def _print_schema(output: CheckOutput) -> int:
-    from kvcalc.cli.plan_settings import vocabulary
     from kvcalc.plan.schema import plan_schema
 
     text = msgspec.json.format(msgspec.json.encode(plan_schema(vocabulary())), indent=1).decode()
@@ -186,8 +185,11 @@ def _annotated(document: "CheckDocument") -> Iterator[None]:
 
     token = secrets.token_hex(16)
     print(f"::stop-commands::{token}")
-    yield
-    print(f"::{token}::\n{_github(document)}", end="", flush=True)
+    try:
+        yield
+    finally:
+        print(f"::{token}::")
+    print(_github(document), end="", flush=True)
 
 
 def _named_by(out: Path | None) -> CheckFormat | None:
@@ -198,12 +200,15 @@ def _named_by(out: Path | None) -> CheckFormat | None:
 
 
 def _github(document: "CheckDocument") -> str:
-    """Annotations for stdout, and a summary where the step has room for one."""
+    """Annotations for stdout, and a summary where the step has room for one: verdicts stand where it has none."""
     from kvcalc.plan.github import annotations, append_summary
 
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
-    if summary:
-        append_summary(document, Path(summary))
+    try:
+        if summary:
+            append_summary(document, Path(summary))
+    except OSError as error:
+        say("note", f"the step has no summary: GITHUB_STEP_SUMMARY {shorten(summary or '', 200)}: {error.strerror}")
     return annotations(document)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kvcalc.engines.engine import Engine
     from kvcalc.plan.compared import Source
     from kvcalc.plan.documents import CheckDocument
-    from kvcalc.plan.results import Subject
+    from kvcalc.plan.results import Answer
 
 
 class Flags(msgspec.Struct, frozen=True):
@@ -89,18 +89,18 @@ def refuse_flags(given: "Sequence[str]", names: "Sequence[str]") -> None:
 
 def _source(name: str, flags: Flags) -> "Source":
     from kvcalc.plan.compared import Source
-    from kvcalc.plan.results import read_result, subjects_of
+    from kvcalc.plan.results import answers_of, read_result
 
     if is_answer(name):
-        return Source(name, subjects_of(read_result(Path(name)), name))
+        return Source(name, answers_of(read_result(Path(name)), name))
     if is_plan(name):
-        return Source(name, subjects_of(_checked(name), name))
+        return Source(name, answers_of(_checked(name), name))
     return Source(name, _sized(name, flags))
 
 
-def _sized(model: str, flags: Flags) -> "list[Subject]":
+def _sized(model: str, flags: Flags) -> "list[Answer]":
     """The model in every format, and in every engine where some are named."""
-    from kvcalc.plan.results import subjects_of
+    from kvcalc.plan.results import answers_of
     from kvcalc.sizing.report import size_document
 
     cases = []
@@ -108,8 +108,8 @@ def _sized(model: str, flags: Flags) -> "list[Subject]":
         held = None if engine is None else engine.allocate(one.size).document()
         cases.append({**size_document(one.size), "engine": held})
     if len(cases) == 1:
-        return subjects_of(cases[0], model)
-    return subjects_of({"schema": "kvcalc.compare/1", "cases": cases}, model)
+        return answers_of(cases[0], model)
+    return answers_of({"schema": "kvcalc.compare/1", "cases": cases}, model)
 
 
 def _asked(model: str, flags: Flags) -> "Iterator[tuple[Asked, Engine | None]]":

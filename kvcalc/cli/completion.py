@@ -29,6 +29,16 @@ def complete_format(incomplete: str) -> list[str]:
     return [start + form.name for form in all_formats() if form.name.startswith(last)]
 
 
+def complete_weights(incomplete: str) -> list[str]:
+    """The same for weights, recipes of llama.cpp among them."""
+    from kvcalc.sizing.weight_formats import RECIPES
+
+    start = incomplete[: incomplete.rfind(",") + 1]
+    found = complete_format(incomplete)
+    names = [start + name for name in RECIPES]
+    return [*found, *(name for name in names if name.startswith(incomplete.casefold()) and name not in found)]
+
+
 def complete_gpu(incomplete: str) -> list[str]:
     """Names and aliases of GPUs that begin as typed, and `auto`."""
     from kvcalc.hardware.detect import AUTO

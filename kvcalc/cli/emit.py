@@ -50,12 +50,15 @@ def write_text(text: str, out: Path | None, force: bool) -> None:
 
 
 def say(what: str, text: str) -> None:
-    """Print `what: text` on stderr, coloured on a terminal; where that cannot be written, the answer still counts."""
+    """Print `what: text` on stderr, coloured on a terminal; where that cannot be written, the answer still counts.
+
+    No line of it is a command to GitHub Actions, whatever a file calls its cases: the runner reads `##[name]` anywhere
+    in a line, and `::name` where one begins (actions/runner, src/Runner.Common/ActionCommand.cs, TryParse, TryParseV2).
+    """
     is_coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     label = f"\x1b[{_COLOURS[what]}m{what}\x1b[0m" if is_coloured and what in _COLOURS else what
     with contextlib.suppress(OSError):
-        shown = "\n".join(printable(line) for line in text.split("\n"))
-        print(f"{label}: {shown}", file=sys.stderr)
+        print(f"{label}: {printable(text).replace('##[', '#_[')}", file=sys.stderr)
 
 
 _COLOURS = {"error": "1;31", "hint": "36", "note": "33"}
@@ -112,7 +115,7 @@ def write_through(write: Callable[[Path], None], path: Path, force: bool, quiet:
         ) from error
     if not quiet:
         with contextlib.suppress(OSError):
-            print(f"Wrote {path}", file=sys.stderr)
+            print(f"Wrote {printable(str(path)).replace('##[', '#_[')}", file=sys.stderr)
 
 
 def refuse_existing(path: Path, force: bool) -> None:

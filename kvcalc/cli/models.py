@@ -10,7 +10,7 @@ from kvcalc.cli.emit import emit, write_text
 from kvcalc.cli.options import Model, OutputOptions, verb
 from kvcalc.errors import SpecError
 
-app = typer.Typer(help="The catalogue: list, show, validate.", no_args_is_help=True)
+app = typer.Typer(help="The catalogue: list, show, validate, import.", no_args_is_help=True)
 
 Paths = Annotated[
     list[Path] | None,
@@ -67,7 +67,7 @@ def import_(source: Source, output: ImportOptions) -> None:
 @app.command()
 @verb
 def validate(paths: Paths = None) -> None:
-    """Read specs strictly; no two may claim one name."""
+    """A strict reading of specs, of which no two may claim one name."""
     from kvcalc.sizing.listing import validate as validate_specs
 
     files, models, problems = validate_specs(paths or [])

@@ -6,6 +6,7 @@ hands the verb one object.
 
 import inspect
 from collections.abc import Callable, Iterator
+from copy import copy
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 import typer
 
-from kvcalc.cli.completion import complete_format, complete_model
+from kvcalc.cli.completion import complete_format, complete_model, complete_weights
 from kvcalc.errors import KvcalcError
 from kvcalc.units import parse_tokens
 
@@ -79,7 +80,7 @@ class RequestOptions(msgspec.Struct, frozen=True):
     dtype: Dtype = None
     weights: Annotated[
         str | None,
-        typer.Option(metavar="FORMAT", help="The weights' format alone.", autocompletion=complete_format),
+        typer.Option(metavar="FORMAT", help="The weights' alone: fp8, q4_k_m.", autocompletion=complete_weights),
     ] = None
     state_dtype: StateDtype = None
     encoder_tokens: EncoderTokens = None
@@ -196,9 +197,14 @@ def _flags_of(group: type[msgspec.Struct]) -> Iterator[inspect.Parameter]:
         if _is_group(annotation):
             yield from _flags_of(annotation)
             continue
-        annotation.__metadata__[0].rich_help_panel = group.PANEL  # type: ignore[attr-defined]
+        # Groups share flags, so the heading is that of a copy.
+        option = copy(annotation.__metadata__[0])
+        option.rich_help_panel = group.PANEL  # type: ignore[attr-defined]
         yield inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=annotation
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=Annotated[annotation.__origin__, option],
         )
 
 

@@ -11,6 +11,7 @@ from kvcalc.cli.engine_options import EngineOptions
 from kvcalc.cli.fit import CardOptions, CommandOptions, budget_of, planned, started_by
 from kvcalc.cli.options import KvDtypeOption, RequestOptions, ShardingOptions
 from kvcalc.cli.plan_settings import filled
+from kvcalc.cli.request import context_flag, load_asked
 from kvcalc.cli.started import Started
 from kvcalc.cli.throughput import LoadOptions, MachineOptions, NumberOptions, question_of
 from kvcalc.engines.plan import Budget, Plan
@@ -23,6 +24,7 @@ from kvcalc.plan.reader import Case
 from kvcalc.plan.settings import Given
 from kvcalc.plan.subject import Subject
 from kvcalc.speed.question import Question
+from kvcalc.speed.throughput import Load
 
 Settings = Mapping[str, Given]
 _LOADING = ("model", "set", "assume", "download")
@@ -48,7 +50,7 @@ class Asker:
         card = filled(CardOptions, settings)
         started = started_by(
             model,
-            filled(RequestOptions, settings),
+            _with_prompts(filled(RequestOptions, settings), settings),
             filled(KvDtypeOption, settings),
             filled(EngineOptions, settings),
             filled(CommandOptions, settings),
@@ -65,13 +67,22 @@ class Asker:
             return None
         key = tuple(repr(settings[name].value) if name in settings else "" for name in _LOADING)
         if key not in self._models:
-            from kvcalc.cli.request import load_asked
-
             try:
                 self._models[key] = load_asked(str(settings["model"].value), filled(RequestOptions, settings))
             except KvcalcError as error:
                 raise PlacedError(error.message, error.hint, settings["model"].line or case.line) from error
         return self._models[key]
+
+
+def _with_prompts(request: RequestOptions, settings: Settings) -> RequestOptions:
+    """The request at the whole of a prompt and its answer, where the case names those and nothing names a context.
+
+    A command of an engine has a context of its own.
+    """
+    if not {"isl", "osl"} & set(settings) or "from" in settings or context_flag(request)[1] is not None:
+        return request
+    given, usual = filled(LoadOptions, settings), Load()
+    return msgspec.structs.replace(request, ctx=str((given.isl or usual.isl) + (given.osl or usual.osl)))
 
 
 def _need(started: Started) -> Plan:
@@ -83,10 +94,10 @@ def _need(started: Started) -> Plan:
 def _question(case: Case, settings: Settings, plan: Plan) -> Question:
     """What `kvcalc throughput` would be asked of the plan's batch, ranks and formats.
 
-    KvcalcError where the case names a context, which is fit's word, and no prompts.
+    KvcalcError where the case names a context, which is fit's word, and no prompts, or prompts that it has no room for.
     """
+    line = next((one.line for one in case.limits.values() if one.limit.kind.needs == "speed"), case.line)
     if "ctx" in settings and "isl" not in settings:
-        line = next(one.line for one in case.limits.values() if one.limit.kind.needs == "speed")
         message = f"{case.name} names a context, and a speed is that of prompts and answers"
         raise PlacedError(message, "add isl: 2K and osl: 256, or whatever is sent", line)
     question = question_of(
@@ -97,6 +108,10 @@ def _question(case: Case, settings: Settings, plan: Plan) -> Question:
         filled(MachineOptions, settings),
         filled(ShardingOptions, settings),
     )
+    load, room = question.load, plan.workload.context_tokens
+    if load.isl + load.osl > room:
+        message = f"prompts of {load.isl:,} and answers of {load.osl:,} tokens pass the context of {room:,}"
+        raise PlacedError(message, f"ctx: {load.isl + load.osl}, or leave the context out", line)
     return msgspec.structs.replace(
         question,
         load=msgspec.structs.replace(question.load, batch=plan.workload.batch),

@@ -29,7 +29,7 @@ def profile(
     output: OutputOptions,
     model: OptionalModel = None,
 ) -> int:
-    """Run prefill and decode for real, measure memory and bandwidth, and compare with the prediction."""
+    """Prefill and decode run for real: memory and bandwidth as measured, beside the prediction."""
     from kvcalc.profiler.course import InterruptedRunError
     from kvcalc.profiler.verdict import exit_code
 

@@ -7,6 +7,7 @@ import typer
 
 from kvcalc.cli.emit import STDOUT, emit, format_of, refuse_existing, write_file
 from kvcalc.cli.options import OutputOptions, verb
+from kvcalc.errors import KvcalcError, shorten
 
 if TYPE_CHECKING:
     from kvcalc.profiler.documents import ProfileDocument
@@ -19,11 +20,12 @@ SavedFile = Annotated[
 ]
 _PAGES = (".html", ".htm")
 _PICTURES = (".svg", ".png")
+_PLANS = (".yaml", ".yml")
 
 
 @verb
 def report(file: SavedFile, output: OutputOptions) -> None:
-    """A saved result as one page (the default: FILE's name, .html); a run as a picture (-o x.svg) or a table too."""
+    """A plan or a saved result as one offline page (FILE's name, .html); a run as a picture (-o x.svg) too."""
     out = Path(f"{file.stem}.html") if output.out is None and output.format is None else output.out
     if out is not None and out != STDOUT and output.format is None and out.suffix.lower() in _PAGES:
         refuse_existing(out, output.force)
@@ -36,7 +38,14 @@ def _page(file: Path) -> bytes:
     from kvcalc.cli.pages import page_of_file
     from kvcalc.render.html import to_html
 
-    return to_html(page_of_file(file)).encode()
+    try:
+        return to_html(page_of_file(file)).encode()
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        if file.suffix.lower() in _PLANS:
+            raise
+        # Every value may be of its type, and together they are none that a verb would write: no stages, endless time.
+        name = shorten(str(file), 200)
+        raise KvcalcError(f"{name} is damaged: its figures do not go together", "write it again with -o") from error
 
 
 def _show_run(file: Path, out: Path | None, output: OutputOptions) -> None:

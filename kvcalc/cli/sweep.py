@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @verb
 def sweep(models: Models, *, grid: GridOptions, same: SameOptions, goals: GoalOptions, output: SweepOutput) -> int:
-    """Grids over models, formats, GPUs, ranks, batches and contexts: memory, speed, cost, the Pareto front."""
+    """Grids over models, formats, engines, GPUs, ranks, batches and contexts: memory, speed, cost, the Pareto front."""
     form = _form(output)
     asked, searched = _asked(models, grid, same, goals), _goals(goals)
     if searched.is_any:

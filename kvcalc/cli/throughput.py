@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import msgspec
 import typer
 
-from kvcalc.cli.completion import complete_format, complete_gpu, complete_timed_engine
+from kvcalc.cli.completion import complete_gpu, complete_timed_engine, complete_weights
 from kvcalc.cli.emit import emit
 from kvcalc.cli.engine_flags import count, share, tokens
 from kvcalc.cli.options import (
@@ -70,7 +70,7 @@ class NumberOptions(msgspec.Struct, frozen=True):
         typer.Option(
             metavar="FORMAT",
             help="The weights': fp8, nvfp4; llama.cpp's q8_0, q4_0, q4_k_m.",
-            autocompletion=complete_format,
+            autocompletion=complete_weights,
         ),
     ] = None
     state_dtype: StateDtype = None

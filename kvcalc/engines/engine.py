@@ -7,6 +7,7 @@ import msgspec
 
 from kvcalc.cache.sharding import Sharding
 from kvcalc.documents import EngineDocument, EnginePartDocument, PoolDocument
+from kvcalc.engines.overhead_rules import ANY, OverheadRules
 from kvcalc.errors import KvcalcError, UnknownNameError, shorten
 from kvcalc.sizing.blocks import Layout, layout_of
 from kvcalc.sizing.need import CacheSize
@@ -173,8 +174,11 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """Smaller formats of the cache that may be tried where one does not fit, the largest first."""
     weight_formats: ClassVar[tuple[str, ...]] = ("fp8", "nvfp4")
     """The same for the weights."""
+    attention_dp_flags: ClassVar[Mapping[str, bool] | None] = None
+    """Its own flags for data-parallel ranks out of the tensor-parallel ones; None where it has no rules for them."""
     batch_moves_capacity: ClassVar[bool] = True
     """Whether what a card leaves and what that carries depend on the batch that is asked about."""
+    overheads: ClassVar[OverheadRules] = ANY  # what it holds beside the cache
     step_flag: ClassVar[str] = ""
     """Its flag for the most tokens of a step."""
     ranges: ClassVar[Mapping[str, Range]] = {}
@@ -211,6 +215,11 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     def allocate(self, size: CacheSize) -> Allocation:
         """What it holds for the workload of `size`; KvcalcError for a request that it cannot take."""
         raise NotImplementedError
+
+    @property
+    def has_attention_dp(self) -> bool:
+        """Whether those flags are set."""
+        return any(getattr(self, name) == value for name, value in (self.attention_dp_flags or {}).items())
 
     def allocated_bytes(self, size: CacheSize, batches: Sequence[int]) -> list[int]:
         """Bytes that `allocate` holds for each of `batches`, all of the context of `size`."""

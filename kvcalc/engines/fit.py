@@ -75,7 +75,7 @@ def largest_context(plan: Plan) -> int:
 def largest_contexts(plan: Plan, ends: Sequence[End]) -> list[int]:
     """The same for ends of the pool's bounds."""
     tried: dict[int, Outcome | None] = {}
-    most = max(plan.spec.max_context or MOST_CONTEXT, plan.workload.context_tokens)
+    most = longest_tried(plan)
 
     def outcome_at(tokens: int) -> Outcome | None:
         if tokens not in tried:
@@ -92,6 +92,11 @@ def largest_contexts(plan: Plan, ends: Sequence[End]) -> list[int]:
     return [longest(end) for end in ends]
 
 
+def longest_tried(plan: Plan) -> int:
+    """The longest context in tokens that is asked about: the model's own, or a longer one that was asked for."""
+    return max(plan.spec.max_context or MOST_CONTEXT, plan.workload.context_tokens)
+
+
 def most_sequences(outcome: Outcome) -> int:
     """The most sequences of the context that run at once, over all data-parallel ranks; 0 for none."""
     return most_sequences_of(outcome, ("expected",))[0]
@@ -102,7 +107,10 @@ def most_sequences_of(outcome: Outcome, ends: Sequence[End]) -> list[int]:
 
     What the pool carries, unless a larger batch leaves a smaller pool: the activations of whole prompts grow with it.
     """
-    plan, pools = outcome.plan, {outcome.plan.workload.batch: outcome.pool}
+    plan = outcome.plan
+    if not plan.engine.batch_moves_capacity:
+        return [outcome.sequences_at(end) for end in ends]
+    pools = {plan.workload.batch: outcome.pool}
 
     def pool_at(batch: int) -> Bounds:
         if batch not in pools:
@@ -181,9 +189,15 @@ def _is_read_on(gpu: str | None, form: str) -> bool:
 
 
 def change_of_cards(plan: Plan, found: Plan) -> Change:
-    """The fewest cards, and the flags that spread the model over them."""
+    """The cards, and the flags that spread the model over them; other ranks where they are no more than before."""
     named = (("tp", found.sharding.tp, plan.sharding.tp), ("pp", found.sharding.pp, plan.sharding.pp))
     flags = [f"--{name} {now}" for name, now, was in named if now != was]
     flag = f"--gpus {found.gpus}" if plan.engine.spreads_layers else " ".join(flags)
-    share = max(0, found.gpus - plan.gpus) / plan.gpus
-    return Change(what="GPUs", flag=flag, asked=plan.gpus, becomes=found.gpus, share=share)
+    if found.gpus > plan.gpus:
+        share = (found.gpus - plan.gpus) / plan.gpus
+        return Change(what="GPUs", flag=flag, asked=plan.gpus, becomes=found.gpus, share=share)
+    return Change(what="ranks", flag=flag, asked=_ranks(plan), becomes=_ranks(found), share=0)
+
+
+def _ranks(plan: Plan) -> str:
+    return f"tp {plan.sharding.tp} x pp {plan.sharding.pp}"

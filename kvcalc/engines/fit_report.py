@@ -183,6 +183,8 @@ def _lines(answer: Answer) -> Iterator[str]:
     elif outcome.plan.budget.total_bytes is not None:
         yield "fewest GPUs for it: none of those tried carries it"
     yield from _change_lines(answer)
+    if answer.held.rules:
+        yield "by these rules:"
     yield from (f"  {rule}" for rule in answer.held.rules)
 
 
@@ -243,7 +245,7 @@ def _change_lines(answer: Answer) -> Iterator[str]:
 
 
 def _flag(change: Change) -> str:
-    return change.flag if change.what == "GPUs" else f"{change.flag} {change.becomes}"
+    return change.flag if change.what in ("GPUs", "ranks") else f"{change.flag} {change.becomes}"
 
 
 def _shown(value: int | str) -> str:

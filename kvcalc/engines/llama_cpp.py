@@ -26,6 +26,7 @@ from kvcalc.engines.llama_cpp_types import (
     sliding_window,
     v_width,
 )
+from kvcalc.engines.overhead_rules import LLAMA_CPP, OverheadRules
 from kvcalc.errors import KvcalcError
 from kvcalc.sizing.need import CacheSize
 from kvcalc.sizing.stages import components_of
@@ -35,8 +36,7 @@ MOST_SLOTS = 256  # LLAMA_MAX_SEQ of llama-cparams.h
 MOST_CELLS = 2**31 - 1  # -c is a 32-bit number
 COMPRESSED = {4: "csa", 128: "hca"}  # caches of compressed entries by ratio: llama_kv_cache_dsv4 (DeepSeek-V4)
 _ORDER = ("full", "window", "csa", "hca", "index")
-_Placed = tuple[int, Component]
-"""A component, and the place of its layer in the model."""
+_Placed = tuple[int, Component]  # behind the place of its layer in the model
 
 
 class LlamaCpp(Engine, frozen=True, kw_only=True):
@@ -58,6 +58,7 @@ class LlamaCpp(Engine, frozen=True, kw_only=True):
     name: ClassVar[str] = NAME
     step_flag: ClassVar[str] = "batch_size"
     versions: ClassVar[tuple[str, ...]] = ("b11549",)
+    overheads: ClassVar[OverheadRules] = LLAMA_CPP
     ranges: ClassVar[Mapping[str, Range]] = {
         **dict.fromkeys(("ctx_size", "batch_size", "ubatch_size"), COUNT),
         **dict.fromkeys(("spec_draft_n_max", "n_gpu_layers"), NOT_NEGATIVE),

@@ -12,14 +12,13 @@ import msgspec
 from kvcalc.cache.formats import find_format
 from kvcalc.engines.activations import Batch, Bounds, Sampling, ggml_buffer, torch_peak
 from kvcalc.engines.engine import Engine
+from kvcalc.engines.overhead_rules import ANY, MIB, OverheadRules
 from kvcalc.engines.overheads_file import SavedOverheads, read_overheads, write_overheads
 from kvcalc.errors import KvcalcError
 from kvcalc.sizing.need import CacheSize
 from kvcalc.sizing.shards import weights_per_rank
 
 __all__ = ["SavedOverheads", "Term", "overhead_terms", "read_overheads", "write_overheads"]
-
-_MIB = 2**20
 
 
 class Term(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,19 +59,16 @@ def overhead_terms(
     """
     if loras < 0 or lora_rank < 1:
         raise KvcalcError(f"{loras} LoRAs of rank {lora_rank}", "their number is 0 or more and their rank 1 or more")
-    rules = _RULES.get(engine.name if engine else "", _ANY)
-    terms = [*size.derived.get(("terms", engine, stage), lambda: _of_any_card(size, engine, rules, stage))]
+    rules = engine.overheads if engine else ANY
+    kept = size.memo if rules.counts_whole_prompts else size.shape_memo
+    weights = size.shape_memo.get(("weights", engine, stage), lambda: _weights(size, engine, stage))
+    terms = [weights, *kept.get(("terms", engine), lambda: _of_any_stage(size, engine, rules))]
     terms += [_non_torch(rules, gpu_name), _loras(size, loras, lora_rank), *_towers(size)]
     return tuple(_from_saved(terms, saved))
 
 
-def _of_any_card(size: CacheSize, engine: Engine | None, rules: "_Rules", stage: int | None) -> list[Term]:
-    return [
-        _weights(size, engine, stage),
-        _activations(size, engine, rules),
-        _graphs(size, rules),
-        _communication(size, rules),
-    ]
+def _of_any_stage(size: CacheSize, engine: Engine | None, rules: OverheadRules) -> list[Term]:
+    return [_activations(size, engine, rules), _graphs(size, rules), _communication(size, rules)]
 
 
 def _from_saved(terms: list[Term], saved: SavedOverheads | None) -> Iterator[Term]:
@@ -92,7 +88,7 @@ def _measured(name: str, count: int, origin: str) -> Term:
 
 
 def _weights(size: CacheSize, engine: Engine | None, stage: int | None) -> Term:
-    weights = weights_per_rank(size, attention_dp=bool(_flag(engine, ("enable_dp_attention",))))
+    weights = weights_per_rank(size, attention_dp=engine is not None and engine.has_attention_dp)
     stages = weights.stages if stage is None else weights.stages[stage : stage + 1]
     known = [one for one in stages if one.low_bytes is not None and one.high_bytes is not None]
     if not known:
@@ -107,31 +103,12 @@ def _weights(size: CacheSize, engine: Engine | None, stage: int | None) -> Term:
     )
 
 
-class _Rules(msgspec.Struct, frozen=True):
-    """What is known of one engine. Bytes are of one rank; `graph_bytes` are those of one layer."""
-
-    sampling: tuple[tuple[tuple[int, ...], Sampling], ...]
-    """From which version on how many copies of the logits there are, newest first."""
-    tokens: tuple[str, ...]
-    """Flags that bound the tokens of a pass, the first that is set counts."""
-    rows: tuple[str, ...]
-    graph_bytes: tuple[int, int]
-    non_torch: tuple[int, int]
-    communication: tuple[int, int]
-    why: str
-    activation_basis: str = "assumed"
-    range_basis: str = "assumed"
-    """Of graphs, communication and what torch does not hold."""
-    is_ggml: bool = False
-    takes_whole_prompts: bool = False
-
-
 _MOST_ROWS = 1024
 _LEAST_ROWS = 256
 _DEFAULT_TOKENS = 8192
 
 
-def _activations(size: CacheSize, engine: Engine | None, rules: _Rules) -> Term:
+def _activations(size: CacheSize, engine: Engine | None, rules: OverheadRules) -> Term:
     whole = size.workload.context_tokens * size.workload.batch
     tokens = whole if rules.takes_whole_prompts else _flag(engine, rules.tokens) or _DEFAULT_TOKENS
     if rules.is_ggml:
@@ -145,7 +122,7 @@ def _activations(size: CacheSize, engine: Engine | None, rules: _Rules) -> Term:
     return _bounded("activations", found, rules.activation_basis, why)
 
 
-def _sampling(engine: Engine | None, rules: _Rules) -> Sampling:
+def _sampling(engine: Engine | None, rules: OverheadRules) -> Sampling:
     version = () if engine is None else tuple(int(part) for part in engine.version.split(".") if part.isdigit())
     return next((copies for since, copies in rules.sampling if version >= since), rules.sampling[-1][1])
 
@@ -156,21 +133,21 @@ def _flag(engine: Engine | None, names: tuple[str, ...]) -> Any:
     return next((value for value in values if value is not None), None)
 
 
-def _graphs(size: CacheSize, rules: _Rules) -> Term:
+def _graphs(size: CacheSize, rules: OverheadRules) -> Term:
     layers = max(end - first for first, end in size.stages)
     low, high = (layers * count for count in rules.graph_bytes)
-    why = f"{layers} layers of {rules.graph_bytes[0] // _MIB} to {rules.graph_bytes[1] // _MIB} MiB; {rules.why}"
+    why = f"{layers} layers of {rules.graph_bytes[0] // MIB} to {rules.graph_bytes[1] // MIB} MiB; {rules.why}"
     return _bounded("CUDA graphs", Bounds(low, high), rules.range_basis, why)
 
 
-def _communication(size: CacheSize, rules: _Rules) -> Term:
+def _communication(size: CacheSize, rules: OverheadRules) -> Term:
     ranks = size.sharding.tp if size.sharding.tp > 1 else 0
     found = Bounds(*rules.communication) if ranks else Bounds(0, 0)
     why = f"NCCL and all-reduce buffers of {ranks} ranks; {rules.why}"
     return _bounded("communication", found, rules.range_basis, why)
 
 
-def _non_torch(rules: _Rules, gpu_name: str | None) -> Term:
+def _non_torch(rules: OverheadRules, gpu_name: str | None) -> Term:
     where = f" on {gpu_name}" if gpu_name else ""
     why = f"CUDA libraries{where}; {rules.why}"
     return _bounded("non-torch", Bounds(*rules.non_torch), rules.range_basis, why)
@@ -222,57 +199,3 @@ def _bounded(name: str, found: Bounds | None, basis: str, why: str) -> Term:
 
 def _unknown(name: str, why: str) -> Term:
     return Term(name=name, low_bytes=0, high_bytes=None, basis="unknown", why=why)
-
-
-_VLLM = _Rules(
-    # v1/sample/sampler.py: to 0.16 the profiling run also sorted the logits for top-k and top-p.
-    sampling=(((0, 17), Sampling(2, 4)), ((), Sampling(2, 10))),
-    tokens=("max_num_batched_tokens",),
-    rows=("max_num_seqs",),
-    graph_bytes=(1 * _MIB, 48 * _MIB),
-    non_torch=(20 * _MIB, 512 * _MIB),
-    communication=(64 * _MIB, 2304 * _MIB),
-    why="vLLM's own profile of 2024 to 2026, docs/overheads.md",
-    activation_basis="engine rule",
-    range_basis="measured",
-)
-_SGLANG = _Rules(
-    sampling=(((), Sampling(0, 4)),),
-    tokens=("chunked_prefill_size", "max_prefill_tokens"),
-    rows=("max_running_requests",),
-    graph_bytes=(0, 128 * _MIB),
-    non_torch=(20 * _MIB, 1024 * _MIB),
-    communication=(64 * _MIB, 3072 * _MIB),
-    why="SGLang leaves it out of mem_fraction_static",
-)
-_ANY = _Rules(
-    sampling=(((), Sampling(0, 10)),),
-    tokens=("max_num_tokens",),
-    rows=("max_batch_size",),
-    graph_bytes=(0, 128 * _MIB),
-    non_torch=(20 * _MIB, 1024 * _MIB),
-    communication=(64 * _MIB, 3072 * _MIB),
-    why="the widest of the engines whose logs were read",
-)
-_LLAMA_CPP = _Rules(
-    sampling=(((), Sampling(0, 0)),),
-    tokens=("ubatch_size",),
-    rows=(),
-    graph_bytes=(0, 0),
-    non_torch=(100 * _MIB, 800 * _MIB),
-    communication=(0, 512 * _MIB),
-    why="the CUDA context and cuBLAS, which llama.cpp's memory breakdown calls unaccounted",
-    activation_basis="engine rule",
-    is_ggml=True,
-)
-_TRANSFORMERS = _Rules(
-    sampling=(((), Sampling(1, 10)),),
-    tokens=(),
-    rows=(),
-    graph_bytes=(0, 0),
-    non_torch=(20 * _MIB, 1024 * _MIB),
-    communication=(64 * _MIB, 3072 * _MIB),
-    why="generate() passes whole prompts and makes no graphs",
-    takes_whole_prompts=True,
-)
-_RULES = {"vllm": _VLLM, "sglang": _SGLANG, "llama.cpp": _LLAMA_CPP, "transformers": _TRANSFORMERS}

@@ -8,13 +8,16 @@ between releases; each names the functions that it follows. Whether SGLang can l
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
+import msgspec
+
 from kvcalc.cache.component import Component
 from kvcalc.cache.sharding import WHOLE, Sharding
 from kvcalc.engines.engine import COUNT, SHARE, Allocation, BlockPool, Capacity, Card, Engine, Range
+from kvcalc.engines.overhead_rules import SGLANG, OverheadRules
 from kvcalc.engines.sglang_blocks import TOKENS, shared_pages
 from kvcalc.engines.sglang_compressed import PAGE_SIZE, CompressedPools
 from kvcalc.engines.sglang_figures import figures, requests_taken
-from kvcalc.engines.sglang_layers import is_latent, stages_of
+from kvcalc.engines.sglang_layers import Stage, is_latent, stages_of
 from kvcalc.engines.sglang_memory import Launch, static_fraction
 from kvcalc.engines.sglang_pools import Pools
 from kvcalc.engines.sglang_setup import RUNNING_WITH_DRAFTS, Setup, Sizes, Strategy
@@ -58,6 +61,8 @@ class Sglang(Engine, frozen=True, kw_only=True):
     name: ClassVar[str] = "sglang"
     step_flag: ClassVar[str] = "chunked_prefill_size"
     versions: ClassVar[tuple[str, ...]] = tuple(RELEASES)
+    overheads: ClassVar[OverheadRules] = SGLANG
+    attention_dp_flags: ClassVar[Mapping[str, bool]] = {"enable_dp_attention": True}
     batch_moves_capacity: ClassVar[bool] = False
     ranges: ClassVar[Mapping[str, Range]] = {
         "page_size": COUNT,
@@ -151,33 +156,37 @@ class Sglang(Engine, frozen=True, kw_only=True):
         return sharding.stage_ranks * sharding.pp * dp
 
     def _launch(self, size: CacheSize) -> Launch:
-        kept = size.derived_anywhere.get("kept entries", lambda: _kept_entries(size))
         return Launch(
             prefill_tokens=self.chunked_prefill_size,
             max_running_requests=self.max_running_requests,
             tp=size.sharding.tp,
             pp=size.sharding.pp,
             attention_dp=size.sharding.dp if self.enable_dp_attention else None,
-            keeps_latent=any(is_latent(one) for one in kept),
+            keeps_latent=size.shape_memo.get("keeps a latent", lambda: _keeps_latent(size)),
         )
 
     def _plan(self, size: CacheSize) -> tuple[Setup, Pools | CompressedPools]:
         """The pools and what shapes them: worked out once for all bytes that are asked about."""
-        return size.derived.get(self, lambda: self._make_plan(size))
+        return size.memo.get(self, lambda: self._make_plan(size))
 
     def _make_plan(self, size: CacheSize) -> tuple[Setup, Pools | CompressedPools]:
+        setup, stages, window, sliding = size.shape_memo.get(("laid out", self), lambda: self._lay_out(size))
+        setup = msgspec.structs.replace(setup, context_tokens=size.workload.context_tokens)
+        if stages is None:
+            return setup, CompressedPools(size, setup, self.swa_full_tokens_ratio)
+        return setup, Pools(stages, setup, state_slots(stages, setup), window, sliding)
+
+    def _lay_out(self, size: CacheSize) -> tuple[Setup, tuple[Stage, ...] | None, int, int]:
+        """What no context moves: the setup, the stages (None under compression), the window, windows of drafts."""
         self._check(size)
         kept = components_of(size.spec.layers)
         is_compressed = any(one.span.ratio > 1 for one in kept if one.keeps_entries)
         setup = self._setup(size, kept, is_compressed)
-        if is_compressed:
-            return setup, CompressedPools(size, setup, self.swa_full_tokens_ratio)
-        stages = size.derived_anywhere.get(("stages", self), lambda: stages_of(size, setup))
         window = max((one.span.cap or 0 for one in kept if one.keeps_entries), default=0)
         # Drafts of SGLang have windows in one layer at most (get_hybrid_layer_ids: MiMoV2MTP, Step3p5MTP).
         drafts = components_of(size.spec.draft_layers[: setup.draft_layers])
         sliding = min(1, sum(one.keeps_entries and one.span.cap is not None for one in drafts))
-        return setup, Pools(stages, setup, state_slots(stages, setup), window, sliding)
+        return setup, None if is_compressed else stages_of(size, setup), window, sliding
 
     def _setup(self, size: CacheSize, kept: list[Component], is_compressed: bool) -> Setup:
         attention_dp = size.sharding.dp if self.enable_dp_attention else 1
@@ -267,8 +276,9 @@ class Sglang(Engine, frozen=True, kw_only=True):
         yield f"a pool has {f'a page of {page:,} tokens' if page > 1 else 'one token'} more than it gives out"
 
 
-def _kept_entries(size: CacheSize) -> list[Component]:
-    return [one for one in components_of(size.layers) if one.keeps_entries and not one.selects]
+def _keeps_latent(size: CacheSize) -> bool:
+    kept = (one for one in components_of(size.layers) if one.keeps_entries and not one.selects)
+    return any(is_latent(one) for one in kept)
 
 
 def _page_size(kept: list[Component], is_compressed: bool) -> int:

@@ -121,7 +121,7 @@ class TensorRtLlm(Engine, frozen=True, kw_only=True):
 
     def _stages(self, size: CacheSize) -> list[Stage]:
         """The layers of each stage: worked out once for all pools that are asked about."""
-        return size.derived.get(self, lambda: self._make_stages(size))
+        return size.memo.get(self, lambda: self._make_stages(size))
 
     def _make_stages(self, size: CacheSize) -> list[Stage]:
         limit = self._seq_len(size)

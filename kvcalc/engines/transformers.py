@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from kvcalc.engines.engine import COUNT, NOT_NEGATIVE, SHARE, Allocation, Capacity, Card, Engine, Range
 from kvcalc.engines.held import held_capacity
+from kvcalc.engines.overhead_rules import TRANSFORMERS, OverheadRules
 from kvcalc.engines.transformers_dynamic import DynamicHolder
 from kvcalc.engines.transformers_paged import Pages, Paging, paged_bytes, paged_capacity, pages_of
 from kvcalc.engines.transformers_quantized import Quantizing, quantized_bytes
@@ -50,6 +51,7 @@ class Transformers(Engine, frozen=True, kw_only=True):
     name: ClassVar[str] = "transformers"
     step_flag: ClassVar[str] = "max_batch_tokens"
     versions: ClassVar[tuple[str, ...]] = ("5.24.0",)
+    overheads: ClassVar[OverheadRules] = TRANSFORMERS
     ranges: ClassVar[Mapping[str, Range]] = {
         "max_cache_len": COUNT,
         "max_new_tokens": NOT_NEGATIVE,

@@ -11,6 +11,7 @@ from math import ceil, floor
 from typing import ClassVar
 
 from kvcalc.engines.engine import COUNT, NOT_NEGATIVE, SHARE, Allocation, BlockPool, Capacity, Card, Engine, Range
+from kvcalc.engines.overhead_rules import VLLM, OverheadRules
 from kvcalc.engines.vllm_groups import Group, make_groups
 from kvcalc.engines.vllm_layers import BLOCK_SIZE, Flags, Layers, layers_on_rank
 from kvcalc.engines.vllm_plan import Planner, Pool
@@ -50,6 +51,7 @@ class Vllm(Engine, frozen=True, kw_only=True):
     name: ClassVar[str] = "vllm"
     step_flag: ClassVar[str] = "max_num_batched_tokens"
     versions: ClassVar[tuple[str, ...]] = VERSIONS
+    overheads: ClassVar[OverheadRules] = VLLM
     batch_moves_capacity: ClassVar[bool] = False
     ranges: ClassVar[Mapping[str, Range]] = {
         "block_size": COUNT,
@@ -159,7 +161,7 @@ class Vllm(Engine, frozen=True, kw_only=True):
 
     def _plan(self, size: CacheSize) -> tuple[Layers, Planner]:
         """The specs of the layers, and how they are planned: worked out once for all pools that are asked about."""
-        return size.derived.get(self, lambda: self._make_plan(size))
+        return size.memo.get(self, lambda: self._make_plan(size))
 
     def _make_plan(self, size: CacheSize) -> tuple[Layers, Planner]:
         if self.block_size is not None and self.block_size % BLOCK_SIZE:
@@ -176,7 +178,7 @@ class Vllm(Engine, frozen=True, kw_only=True):
         # A state that is not kept at the ends of blocks takes one as long as the context; nothing else knows of it.
         length = size.workload.context_tokens if any(row.states for row in size.rows) else None
         key = "groups", self, length
-        layers, groups, hybrid = size.derived_anywhere.get(key, lambda: _grouped(size, flags, is_on))
+        layers, groups, hybrid = size.shape_memo.get(key, lambda: _grouped(size, flags, is_on))
         limits = self._limits(size, layers)
         planner = Planner(groups, limits, layers.stages, rules=rules, layers=layers.specs, hybrid=hybrid)
         return layers, planner

@@ -6,6 +6,7 @@ _estimate_max_model_len_from_groups) and v1/core/kv_cache_utils.py (get_kv_cache
 """
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from math import lcm
 
 import msgspec
@@ -88,7 +89,7 @@ class Planner:
         whole = group.name == MIXED and not self.rules.splits_mixed_groups
         return group if whole else group.on_stage(*cut)
 
-    @property
+    @cached_property
     def block_bytes(self) -> list[int]:
         """Bytes of one block on a rank of each stage: those of its largest group (`_get_kv_cache_bytes_per_block`)."""
         return [

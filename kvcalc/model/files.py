@@ -1,8 +1,11 @@
 """Somebody's file, read whole: a regular one, and no larger than such a file can be."""
 
 from pathlib import Path
+from typing import Any
 
-from kvcalc.errors import SpecError, shorten
+import msgspec
+
+from kvcalc.errors import KvcalcError, SpecError, shorten
 
 
 def read_bounded(path: Path, most_bytes: int, what: str, hint: str, large_hint: str) -> bytes:
@@ -17,3 +20,19 @@ def read_bounded(path: Path, most_bytes: int, what: str, hint: str, large_hint: 
     if len(raw) > most_bytes:
         raise SpecError(f"{path}: more than {most_bytes:,} bytes is no {what}", large_hint)
     return raw
+
+
+def read_json(path: Path, most_bytes: int, what: str, hint: str, large_hint: str) -> dict[str, Any]:
+    """The JSON object that a `what` is, read as `read_bounded` does; KvcalcError where the file holds none."""
+    raw, name = read_bounded(path, most_bytes, what, hint, large_hint), shorten(str(path), 200)
+    try:
+        document = msgspec.json.decode(raw)
+    except RecursionError as error:
+        raise KvcalcError(f"{name} is no {what}: it is nested too deeply", hint) from error
+    except msgspec.DecodeError as error:
+        if raw and "truncated" in str(error):
+            raise KvcalcError(f"{name} is cut short: its JSON does not end", hint) from error
+        raise KvcalcError(f"{name} is no JSON: {str(error) if raw else 'it is empty'}", hint) from error
+    if not isinstance(document, dict):
+        raise KvcalcError(f"{name} is no {what}: no JSON object", hint)
+    return document

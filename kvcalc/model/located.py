@@ -235,8 +235,9 @@ class _Builder:
             line = self.text.count("\n", 0, error.position) + 1
             return self._error(line, "not YAML: control characters are not allowed", "remove them")
         mark = getattr(error, "problem_mark", None)
-        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "not YAML"
-        return self._error(mark.line + 1 if mark else 1, f"not YAML: {shorten(str(problem))}", "check the indentation")
+        problem = str(getattr(error, "problem", None) or getattr(error, "reason", None) or "not YAML")
+        hint = "indent with spaces" if "tab" in problem or "'\\t'" in problem else "check the indentation"
+        return self._error(mark.line + 1 if mark else 1, f"not YAML: {shorten(problem)}", hint)
 
     def _error(self, line: int, message: str, hint: str) -> SpecError:
         return SpecError(f"{self.where}:{line}: {message}", hint)

@@ -4,14 +4,15 @@
 model itself, every layer in order and every reader paired with the cache that it reads.
 """
 
-from collections.abc import Callable, Hashable
-from typing import Annotated, Any, TypeVar
+from functools import cached_property
+from typing import Annotated
 
 import msgspec
 
 from kvcalc.cache.component import Component, Count, CountOrZero, ExtraParameters, Parameters, contradiction
 from kvcalc.cache.kinds import AnyComponent
 from kvcalc.model.feed_forward import AnyMlp, Mlp
+from kvcalc.model.memo import Memo
 
 Mixer = AnyComponent | str | list[AnyComponent | str]
 Text = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]*$")]
@@ -157,6 +158,11 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """One line: a model's layers are too many to read."""
         return f"ModelSpec({self.name}, {len(self.layers)} layers)"
 
+    @cached_property
+    def memo(self) -> Memo:
+        """What is derived of the model alone, or under a key that says of what else."""
+        return Memo()
+
     @property
     def all_layers(self) -> tuple[Layer, ...]:
         """The model's layers, then its draft layers."""
@@ -170,14 +176,3 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def source_of(self) -> dict[tuple[int, int], Component]:
         """For each place that reads another one's cache, the component that keeps it."""
         return {(read.layer, read.reader): self.component(read.owner_layer, read.owner) for read in self.reads}
-
-
-Derived = TypeVar("Derived")
-
-
-def remembered(spec: ModelSpec, key: Hashable, derive: Callable[[], Derived]) -> Derived:
-    """What `derive` finds of a model, kept with it under `key`, so that a search over contexts asks once."""
-    kept: dict[Hashable, Any] = spec.__dict__.setdefault("_remembered", {})
-    if key not in kept:
-        kept[key] = derive()
-    return kept[key]  # type: ignore[no-any-return]

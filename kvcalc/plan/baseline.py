@@ -14,7 +14,7 @@ from typing import Any, cast
 import msgspec
 
 from kvcalc.errors import KvcalcError, shorten
-from kvcalc.model.files import read_bounded
+from kvcalc.model.files import read_json
 from kvcalc.plan.documents import (
     BaselineDocument,
     BrokenLimitDocument,
@@ -24,7 +24,7 @@ from kvcalc.plan.documents import (
     FigureDocument,
     MovedFigureDocument,
 )
-from kvcalc.plan.sentences import fails_baseline
+from kvcalc.plan.sentences import fails
 
 MOST_BYTES = 64 * 2**20
 """Far past a plan of ten thousand cases."""
@@ -56,7 +56,7 @@ def compare(now: CheckDocument, path: Path, fail_on: float = 0.0) -> BaselineDoc
         "newly_broken": newly_broken,
         "added_cases": [name for name in new if name not in old],
         "removed_cases": [name for name in old if name not in new],
-        "passed": not newly_broken and not any(fails_baseline(one, fail_on) for one in moved),
+        "passed": not newly_broken and not any(fails(one, fail_on) for one in moved),
     }
 
 
@@ -118,24 +118,8 @@ def read_check(path: Path) -> CheckDocument:
 
     Keys that this version does not know are passed over: a version may add some.
     """
-    name = shorten(str(path), 200)
-    raw = read_bounded(path, MOST_BYTES, "result of kvcalc check", _AGAIN, _AGAIN)
-    try:
-        return _checked(_decoded(raw, name), name)
-    except RecursionError as error:
-        raise KvcalcError(f"{name} is no result of kvcalc check: it is nested too deeply", _AGAIN) from error
-
-
-def _decoded(raw: bytes, name: str) -> dict[str, Any]:
-    try:
-        document = msgspec.json.decode(raw)
-    except msgspec.DecodeError as error:
-        if raw and "truncated" in str(error):
-            raise KvcalcError(f"{name} is cut short: its JSON does not end", _AGAIN) from error
-        raise KvcalcError(f"{name} is no JSON: {str(error) if raw else 'it is empty'}", _AGAIN) from error
-    if not isinstance(document, dict):
-        raise KvcalcError(f"{name} is no result of kvcalc check: no JSON object", _AGAIN)
-    return document
+    document = read_json(path, MOST_BYTES, "result of kvcalc check", _AGAIN, _AGAIN)
+    return _checked(document, shorten(str(path), 200))
 
 
 def _checked(document: dict[str, Any], name: str) -> CheckDocument:

@@ -1,10 +1,13 @@
 """The smallest single change after which a limit is kept: every one that is offered was computed and holds."""
 
 from collections.abc import Callable, Iterator
+from functools import cache
 
 from kvcalc.cache.formats import find_format
 from kvcalc.engines.fit import COUNTS, Change, cache_formats, change_of_cards
 from kvcalc.engines.held import largest
+from kvcalc.engines.plan import Plan
+from kvcalc.errors import KvcalcError
 from kvcalc.plan.limits import (
     CACHE_FORMAT,
     LESS_BATCH,
@@ -13,6 +16,7 @@ from kvcalc.plan.limits import (
     MORE_GPUS,
     MORE_TP,
     WEIGHTS_FORMAT,
+    Judgement,
     Limit,
 )
 from kvcalc.plan.subject import Subject
@@ -30,10 +34,8 @@ def smallest_change(limit: Limit, subject: Subject) -> Change | None:
     """
     best: Change | None = None
     for way in limit.changes:
-        # A card more is never less than its share of those that are there.
-        if way in _ADDS_CARDS and best is not None and best.share <= 1 / subject.plan.gpus:
-            continue
-        best = min([*([best] if best else []), *_WAYS[way](limit, subject)], key=_share, default=None)
+        found = _cards(way, limit, subject, best) if way in _PLANS else _WAYS[way](limit, subject)
+        best = min([*([best] if best else []), *found], key=_share, default=None)
     return best
 
 
@@ -60,11 +62,24 @@ def _more_batch(limit: Limit, subject: Subject) -> Iterator[Change]:
     """The smallest batch that gives enough, as far as it fits."""
     asked = subject.plan.workload.batch
 
-    def lacks(more: int) -> bool:
-        return not limit.holds(subject.asking(batch=asked + more))
+    @cache
+    def found(more: int) -> Judgement | None:
+        try:
+            return limit.judge(subject.asking(batch=asked + more))
+        except KvcalcError:
+            return None
 
-    more = largest(lacks, MOST_BATCH) + 1
-    if limit.holds(subject.asking(batch=asked + more)):
+    def runs(more: int) -> bool:
+        finding = found(more)
+        return finding is not None and finding.value is not None
+
+    def gives_enough(more: int) -> bool:
+        finding = found(more)
+        return finding is not None and finding.passed
+
+    room = largest(runs, MOST_BATCH)
+    more = largest(lambda count: not gives_enough(count), room) + 1
+    if more <= room:
         becomes = asked + more
         yield Change(what="batch", flag=f"--batch {becomes}", asked=asked, becomes=becomes, share=more / asked)
 
@@ -92,27 +107,29 @@ def _weights_format(limit: Limit, subject: Subject) -> Iterator[Change]:
             return
 
 
-def _more_gpus(limit: Limit, subject: Subject) -> Iterator[Change]:
-    """The fewest cards that carry it, tensor parallelism first; a pool that was given is no matter of cards."""
-    if subject.plan.budget.total_bytes is None:
-        return
-    for count in COUNTS:
-        for plan in subject.plan.on_cards(count):
-            if limit.holds(subject.on(plan)):
-                yield change_of_cards(subject.plan, plan)
-                return
-
-
-def _more_tp(limit: Limit, subject: Subject) -> Iterator[Change]:
-    """Twice the tensor parallelism, and twice that; where layers are spread instead there is none."""
-    if subject.plan.engine.spreads_layers:
-        return
-    tp = subject.plan.sharding.tp
-    while (tp := 2 * tp) <= MOST_TP:
-        plan = subject.plan.on(tp=tp)
-        if limit.holds(subject.on(plan)):
-            yield change_of_cards(subject.plan, plan)
+def _cards(way: str, limit: Limit, subject: Subject, best: Change | None) -> Iterator[Change]:
+    """The fewest cards that help; none where the best of the other changes takes a smaller share."""
+    for plan in _PLANS[way](subject.plan):
+        change = change_of_cards(subject.plan, plan)
+        if best is not None and best.share <= change.share:
             return
+        if limit.holds(subject.on(plan)):
+            yield change
+            return
+
+
+def _more_gpus(plan: Plan) -> Iterator[Plan]:
+    """Card by card, tensor parallelism first; a pool that was given is no matter of cards."""
+    if plan.budget.total_bytes is not None:
+        for count in COUNTS:
+            yield from plan.on_cards(count)
+
+
+def _more_tp(plan: Plan) -> Iterator[Plan]:
+    """Twice the tensor parallelism, and twice that; where layers are spread instead there is none."""
+    tp = MOST_TP if plan.engine.spreads_layers else plan.sharding.tp
+    while (tp := 2 * tp) <= MOST_TP:
+        yield plan.on(tp=tp)
 
 
 _WAYS: dict[str, Search] = {
@@ -121,7 +138,6 @@ _WAYS: dict[str, Search] = {
     MORE_BATCH: _more_batch,
     CACHE_FORMAT: _cache_format,
     WEIGHTS_FORMAT: _weights_format,
-    MORE_GPUS: _more_gpus,
-    MORE_TP: _more_tp,
 }
-_ADDS_CARDS = {MORE_GPUS, MORE_TP}
+_PLANS: dict[str, Callable[[Plan], Iterator[Plan]]] = {MORE_GPUS: _more_gpus, MORE_TP: _more_tp}
+"""Those that take other cards, in the order of how many."""

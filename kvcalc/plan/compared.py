@@ -7,9 +7,10 @@ import msgspec
 
 from kvcalc.errors import KvcalcError
 from kvcalc.plan.baseline import change_of
-from kvcalc.plan.results import Subject
-from kvcalc.plan.sentences import shown
+from kvcalc.plan.results import Answer
+from kvcalc.plan.sentences import fails, shown
 from kvcalc.report import Column, Report, Table
+from kvcalc.units import counted
 
 if TYPE_CHECKING:
     from kvcalc.plan.documents import FigureDocument, MovedDocument, ResultsDocument
@@ -24,26 +25,26 @@ class Source(msgspec.Struct, frozen=True):
     """One thing on the command line, as it was written, and what it answers for."""
 
     name: str
-    subjects: Sequence[Subject]
+    answers: Sequence[Answer]
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """Two subjects that are held against each other; `case` is what both are called."""
+    """Two answers that are held against each other; `case` is what both are called."""
 
     case: str
     base: str
     other: str
-    first: Subject
-    second: Subject
+    first: Answer
+    second: Answer
 
 
 def compare_results(sources: Sequence[Source], fail_on: float | None = None) -> Report:
     """Every figure that two answers share; exit code 1 only where `fail_on` is given and one got worse by more.
 
-    The first source is what the others are held against: subject by subject of the same name where sources have
+    The first source is what the others are held against: answer by answer of the same name where sources have
     several, else whatever they are called. KvcalcError where there is nothing to hold against each other.
     """
-    if sum(len(source.subjects) for source in sources) == 1:
+    if sum(len(source.answers) for source in sources) == 1:
         raise KvcalcError(
             f"{sources[0].name} alone is one answer", "compare it with another: a file, a model, a format"
         )
@@ -51,7 +52,7 @@ def compare_results(sources: Sequence[Source], fail_on: float | None = None) -> 
     moved = [row for pair in pairs for row in _moved(pair)]
     if not moved:
         raise KvcalcError("the answers share no figure", "compare answers of one verb, or of one kind")
-    worse = [row for row in moved if fail_on is not None and _fails(row, fail_on)]
+    worse = [row for row in moved if fail_on is not None and fails(row, fail_on)]
     differences = [line for pair in pairs for line in _differences(pair)]
     document: ResultsDocument = {
         "schema": SCHEMA,
@@ -63,18 +64,15 @@ def compare_results(sources: Sequence[Source], fail_on: float | None = None) -> 
         "passed": not worse,
         "notes": [],
     }
+    told = _told(moved)
     return Report(
         document=document,
         title=(f"{len(sources)} answers", *_title(moved, fail_on, worse)),
-        lines=(*differences, *document["only"], *_explained(pairs)),
+        lines=(*differences, *document["only"], *_explained(pairs), *_left_out(moved, told)),
         tables=(_table(moved),),
-        shown_tables=(_shown(moved),),
+        shown_tables=(_shown(told),) if told else (),
         exit_code=1 if worse else 0,
     )
-
-
-def _fails(row: "MovedDocument", fail_on: float) -> bool:
-    return row["change"] == "worse" and (row["ratio"] is None or abs(row["ratio"] - 1) > fail_on + _SAME)
 
 
 def _title(moved: "Sequence[MovedDocument]", fail_on: float | None, worse: Sequence[Any]) -> Iterator[str]:
@@ -88,30 +86,30 @@ def _title(moved: "Sequence[MovedDocument]", fail_on: float | None, worse: Seque
 
 def _pairs(sources: Sequence[Source]) -> Iterator[Pair]:
     if len(sources) == 1:
-        first, *others = sources[0].subjects
+        first, *others = sources[0].answers
         yield from (Pair("", first.name, other.name, first, other) for other in others)
         return
     base, *rest = sources
     for source in rest:
-        if len(base.subjects) == 1:
-            many = len(source.subjects) > 1
-            for one in source.subjects:
-                yield Pair(one.name if many else "", base.name, source.name, base.subjects[0], one)
+        if len(base.answers) == 1:
+            many = len(source.answers) > 1
+            for one in source.answers:
+                yield Pair(one.name if many else "", base.name, source.name, base.answers[0], one)
             continue
-        known = {subject.name: subject for subject in source.subjects}
-        alone = source.subjects[0] if len(known) == 1 else None
-        for subject in base.subjects:
-            found = known.get(subject.name, alone)
+        known = {answer.name: answer for answer in source.answers}
+        alone = source.answers[0] if len(known) == 1 else None
+        for answer in base.answers:
+            found = known.get(answer.name, alone)
             if found is not None:
-                yield Pair(subject.name, base.name, source.name, subject, found)
+                yield Pair(answer.name, base.name, source.name, answer, found)
 
 
 def _only(sources: Sequence[Source]) -> list[str]:
-    """Subjects of one source that another one with several lacks."""
-    many = [source for source in sources if len(source.subjects) > 1]
+    """Answers of one source that another one with several lacks."""
+    many = [source for source in sources if len(source.answers) > 1]
     if len(many) < 2:
         return []
-    names = [{subject.name for subject in source.subjects} for source in many]
+    names = [{answer.name for answer in source.answers} for source in many]
     both = set.intersection(*names)
     return [
         f"only in {source.name}: {', '.join(sorted(own - both))}"
@@ -202,6 +200,19 @@ _COLUMNS = (
 def _table(moved: "Sequence[MovedDocument]") -> Table:
     rows: list[Any] = [tuple(row[column.key] for column in _COLUMNS) for row in moved]  # type: ignore[literal-required]
     return Table(_COLUMNS, rows)
+
+
+MOST_ROWS = 20
+"""Rows of a screen beyond which it leaves out what is the same."""
+
+
+def _told(moved: "Sequence[MovedDocument]") -> "Sequence[MovedDocument]":
+    return moved if len(moved) <= MOST_ROWS else [row for row in moved if row["change"] != "same"]
+
+
+def _left_out(moved: "Sequence[MovedDocument]", told: "Sequence[MovedDocument]") -> Iterator[str]:
+    if len(told) < len(moved):
+        yield f"{counted(len(moved) - len(told), 'figure')} the same (--format csv or json lists them)"
 
 
 def _shown(moved: "Sequence[MovedDocument]") -> Table:

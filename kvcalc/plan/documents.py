@@ -3,6 +3,7 @@
 from typing import Any, Literal, TypedDict
 
 Basis = Literal["exact", "engine rule", "calibrated", "assumed"]
+Better = Literal["lower", "higher"]
 Change = Literal["better", "worse", "same", "undecided"]
 
 
@@ -21,7 +22,7 @@ class FigureDocument(TypedDict):
     high: int | float
     unit: str
     basis: Basis
-    better: Literal["lower", "higher"]
+    better: Better
 
 
 class VerdictDocument(PlaceDocument):

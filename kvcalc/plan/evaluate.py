@@ -14,7 +14,7 @@ from kvcalc.errors import KvcalcError
 from kvcalc.plan.changes import smallest_change
 from kvcalc.plan.documents import CheckDocument, CheckedCaseDocument, ErrorDocument, VerdictDocument
 from kvcalc.plan.figures import Number, figures_of
-from kvcalc.plan.limits import LIMITS, Finding, Limit, MustFit
+from kvcalc.plan.limits import LIMITS, Judgement, Limit, MustFit
 from kvcalc.plan.lock import Use
 from kvcalc.plan.reader import Case, Stated
 from kvcalc.plan.settings import Vocabulary
@@ -52,7 +52,7 @@ class Checker:
     def __init__(self, ask: Ask, vocabulary: Vocabulary, strict: bool = False) -> None:
         self.ask, self.vocabulary, self.strict = ask, vocabulary, strict
         self.uses: list[Use] = []
-        self._judged: dict[tuple[int, str, object], tuple[Finding, Change | None]] = {}
+        self._judged: dict[tuple[int, str, object], tuple[Judgement, Change | None]] = {}
 
     def check(self, plan: Path, cases: Sequence[Case]) -> Checked:
         """Every case of the plan."""
@@ -107,27 +107,27 @@ class Checker:
         document["error"] = self._strictness(case, document["verdicts"])
 
     def _verdict(self, case: Case, subject: Subject, stated: Stated) -> VerdictDocument:
-        finding, change = self._judge(subject, stated.limit)
+        judged, change = self._judge(subject, stated.limit)
         return {
             "limit": stated.limit.name(),
             "bound": _plain(stated.limit.bound),
-            "value": None if finding.value is None else _plain(finding.value),
+            "value": None if judged.value is None else _plain(judged.value),
             "unit": "" if isinstance(stated.limit.bound, bool) else stated.limit.kind.unit,
-            "margin": finding.margin,
-            "passed": finding.passed,
-            "certain": finding.certain,
-            "basis": finding.basis,
-            "rule": finding.rule,
+            "margin": judged.margin,
+            "passed": judged.passed,
+            "certain": judged.certain,
+            "basis": judged.basis,
+            "rule": judged.rule,
             "change": None if change is None else _in_words(change),
             "file": str(case.file),
             "line": stated.line,
         }
 
-    def _judge(self, subject: Subject, limit: Limit) -> tuple[Finding, Change | None]:
+    def _judge(self, subject: Subject, limit: Limit) -> tuple[Judgement, Change | None]:
         key = (id(subject), limit.name(), limit.bound)
         if key not in self._judged:
-            finding = limit.judge(subject)
-            self._judged[key] = finding, None if finding.passed else smallest_change(limit, subject)
+            judged = limit.judge(subject)
+            self._judged[key] = judged, None if judged.passed else smallest_change(limit, subject)
         return self._judged[key]
 
     def _strictness(self, case: Case, verdicts: Sequence[VerdictDocument]) -> ErrorDocument | None:

@@ -7,15 +7,14 @@ from typing import Literal
 
 import msgspec
 
-from kvcalc.plan.documents import Basis, FigureDocument
+from kvcalc.plan.documents import Basis, Better, FigureDocument
 from kvcalc.plan.subject import Subject
 from kvcalc.sizing.notes import basis as size_basis
-from kvcalc.speed.throughput import NoRoomError
+from kvcalc.speed.room import NoRoomError
 from kvcalc.speed.timing import Timing
 from kvcalc.units import plain_number
 
 Number = int | float | Fraction
-Better = Literal["lower", "higher"]
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -90,19 +89,19 @@ def _allocated_bytes(subject: Subject) -> Figure:
 
 def _pool_bytes(subject: Subject) -> Figure:
     pool = subject.outcome.pool
-    return Figure(pool.expected, pool.low, pool.high, _memory_basis(subject), "what a rank has for the cache")
+    return Figure(pool.expected, pool.low, pool.high, memory_basis(subject), "what a rank has for the cache")
 
 
 def _max_context(subject: Subject) -> Figure:
     found, batch = subject.contexts, subject.plan.workload.batch
     what = f"the longest context at batch {batch:,}"
-    return Figure(found.expected, found.low, found.high, _memory_basis(subject), what)
+    return Figure(found.expected, found.low, found.high, memory_basis(subject), what)
 
 
 def _max_sequences(subject: Subject) -> Figure:
     found = subject.sequences
     what = f"sequences of {_context(subject)} at once"
-    return Figure(found.expected, found.low, found.high, _memory_basis(subject), what)
+    return Figure(found.expected, found.low, found.high, memory_basis(subject), what)
 
 
 def _tpot(subject: Subject) -> Figure:
@@ -156,7 +155,8 @@ def _context(subject: Subject) -> str:
     return f"{subject.plan.workload.context_tokens:,} tokens"
 
 
-def _memory_basis(subject: Subject) -> Basis:
+def memory_basis(subject: Subject) -> Basis:
+    """What an answer about memory rests on."""
     if size_basis(subject.size, "cache", "weights") == "assumed":
         return "assumed"
     return subject.outcome.basis

@@ -11,7 +11,7 @@ from kvcalc.plan.documents import CheckDocument, CheckedCaseDocument, VerdictDoc
 from kvcalc.plan.sentences import (
     compared,
     error_sentence,
-    fails_baseline,
+    fails,
     lock_sentence,
     moved_sentence,
     verdict_sentence,
@@ -62,7 +62,7 @@ def _of_baseline(document: CheckDocument) -> Iterator[Element]:
     baseline = document["baseline"]
     for moved in compared(baseline) if baseline else ():
         test = _test(moved["case"], f"{moved['figure']} against the baseline")
-        if baseline and fails_baseline(moved, baseline["fail_on"]):
+        if baseline and fails(moved, baseline["fail_on"]):
             yield _with(test, "failure", "worse", moved_sentence(moved))
         else:
             ElementTree.SubElement(test, "system-out").text = _xml(f"{moved['change']}: {moved_sentence(moved)}")

@@ -5,13 +5,14 @@ from typing import Any, ClassVar, Self
 
 import msgspec
 
-from kvcalc.engines.fit import outcome_or_none
+from kvcalc.engines.fit import longest_tried, most_sequences
+from kvcalc.engines.plan import evaluate
 from kvcalc.errors import KvcalcError, shorten
 from kvcalc.plan.documents import Basis
-from kvcalc.plan.figures import FIGURES, Figure, Kind, Number
+from kvcalc.plan.figures import FIGURES, Figure, Kind, Number, memory_basis
 from kvcalc.plan.settings import switched, worded
 from kvcalc.plan.subject import Subject
-from kvcalc.speed.throughput import NoRoomError
+from kvcalc.speed.room import NoRoomError
 from kvcalc.units import parse_bytes, parse_seconds, parse_tokens
 
 LESS_CONTEXT, LESS_BATCH, MORE_BATCH = "less context", "less batch", "more batch"
@@ -19,7 +20,7 @@ CACHE_FORMAT, WEIGHTS_FORMAT, MORE_GPUS, MORE_TP = "KV format", "weights' format
 _BESIDE = (CACHE_FORMAT, WEIGHTS_FORMAT, MORE_GPUS)
 
 
-class Finding(msgspec.Struct, frozen=True):
+class Judgement(msgspec.Struct, frozen=True):
     """What a limit finds: the value and whether it keeps the bound, at both ends of what is not known too."""
 
     value: Number | bool | None
@@ -70,21 +71,21 @@ class Limit(msgspec.Struct, frozen=True):
         """The figure that is bounded."""
         return FIGURES[self.figure]
 
-    def judge(self, subject: Subject) -> Finding:
+    def judge(self, subject: Subject) -> Judgement:
         """Whether the case keeps the limit; KvcalcError where that cannot be told."""
         try:
             figure = self.kind.find(subject)
         except NoRoomError as error:
-            return Finding(None, None, False, True, "engine rule", f"{error.message}, so there is no figure")
+            return Judgement(None, None, False, True, "engine rule", f"{error.message}, so there is no figure")
         if figure is None:
-            return Finding(None, None, False, False, "assumed", "requests come faster than they are answered")
+            return Judgement(None, None, False, False, "assumed", "requests come faster than they are answered")
         return self._found(figure)
 
-    def _found(self, figure: Figure) -> Finding:
+    def _found(self, figure: Figure) -> Judgement:
         passed = self._keeps(figure.value)
         certain = all(self._keeps(end) == passed for end in (figure.low, figure.high))
         left = self.bound - figure.value if self.kind.better == "lower" else figure.value - self.bound
-        return Finding(figure.value, float(left / self.bound), passed, certain, figure.basis, figure.what)
+        return Judgement(figure.value, float(left / self.bound), passed, certain, figure.basis, figure.what)
 
     def _keeps(self, value: Number) -> bool:
         return bool(value <= self.bound if self.kind.better == "lower" else value >= self.bound)
@@ -92,9 +93,13 @@ class Limit(msgspec.Struct, frozen=True):
     def holds(self, subject: Subject) -> bool:
         """Whether the case keeps the limit, in the cheapest way; False too where that cannot be told."""
         try:
-            return self.judge(subject).passed
+            return self._passes(subject)
         except KvcalcError:
             return False
+
+    def _passes(self, subject: Subject) -> bool:
+        """`passed` of what `judge` finds."""
+        return self.judge(subject).passed
 
 
 class MustFit(Limit, frozen=True):
@@ -111,15 +116,17 @@ class MustFit(Limit, frozen=True):
         """True or false."""
         return cls(switched("must_fit", value))
 
-    def judge(self, subject: Subject) -> Finding:
+    def judge(self, subject: Subject) -> Judgement:
         """Whether it does; the margin is in sequences."""
         outcome, work = subject.outcome, subject.plan.workload
         margin = outcome.sequences / work.batch - 1
         what = (
             f"{work.batch:,} x {work.context_tokens:,} tokens at once, of {outcome.sequences:,} that the pool carries"
         )
-        basis = self.kind.find(subject).basis  # type: ignore[union-attr]
-        return Finding(outcome.fits, margin, outcome.fits, outcome.is_certain, basis, what)
+        return Judgement(outcome.fits, margin, outcome.fits, outcome.is_certain, memory_basis(subject), what)
+
+    def _passes(self, subject: Subject) -> bool:
+        return subject.outcome.fits
 
 
 class MinContext(Limit, frozen=True):
@@ -136,14 +143,10 @@ class MinContext(Limit, frozen=True):
         """Tokens."""
         return parse_tokens(text, cls.name())
 
-    def holds(self, subject: Subject) -> bool:
+    def _passes(self, subject: Subject) -> bool:
         """Whether the batch runs at that context: one question instead of a search."""
-        plan, limit = subject.plan, subject.plan.spec.max_context
-        asked = plan.workload.context_tokens
-        if limit is not None and self.bound > max(limit, asked):
-            return False
-        outcome = outcome_or_none(plan.asking(context_tokens=self.bound))
-        return outcome is not None and outcome.fits
+        plan = subject.plan
+        return self.bound <= longest_tried(plan) and evaluate(plan.asking(context_tokens=self.bound)).fits
 
 
 class MinSequences(Limit, frozen=True):
@@ -159,6 +162,10 @@ class MinSequences(Limit, frozen=True):
     def parse(cls, text: str) -> Any:
         """A count."""
         return parse_tokens(text, cls.name(), "number")
+
+    def _passes(self, subject: Subject) -> bool:
+        """At the expected pool alone, for its bounds cost as much again."""
+        return bool(most_sequences(subject.outcome) >= self.bound)
 
 
 class _Bytes(Limit, frozen=True):

@@ -1,10 +1,10 @@
 """kvcalc.lock: what the verdicts of a plan rest on, by version and by digest, so that none moves in silence.
 
-A digest is the SHA-256 of content, not of files: comments, sources, aliases and the order of keys do not count. A
-model counts as it was read, all layers with it; a GPU by its figures; the constants of the throughput model and the
-overheads of engines by what they say. The rules of an engine are code: theirs is the digest of the source of every
-module of kvcalc.engines, kvcalc.cache and kvcalc.sizing that the engine's own module and the kinds of cache reach by
-imports, beside the release whose rules hold.
+A digest is the SHA-256 of content, not of files. A model counts as it was read, all layers with it, whatever its
+comments, sources, aliases and the order of its keys are; a GPU by its figures; the constants of the throughput model
+and the overheads of engines by what they say. The rules of an engine are code: theirs is the digest of the source,
+comments and all, of every module of kvcalc.engines, kvcalc.cache and kvcalc.sizing that the engine's own module and the kinds of
+cache reach by imports, beside the release whose rules hold.
 """
 
 import contextlib
@@ -119,7 +119,11 @@ def engine_digest(engine: str) -> str:
     name = engine.partition("@")[0]
     classes = engine_classes()
     others = {one.__module__ for one in classes.values()} - {classes[name].__module__}
-    return _sources_digest(_reached((classes[name].__module__, "kvcalc.cache.kinds"), others))
+    return _sources_digest(_reached((classes[name].__module__, "kvcalc.cache.kinds"), (*others, *_OVERHEADS)))
+
+
+_OVERHEADS = tuple(f"kvcalc.engines.{name}" for name in ("activations", "overhead_rules", "overheads"))
+"""Modules of what lies beside the cache, which has a digest of its own."""
 
 
 def _reached(modules: Iterable[str], closed: Iterable[str]) -> list[str]:
@@ -153,7 +157,7 @@ def _sources_digest(modules: Iterable[str]) -> str:
 
 @cache
 def _overheads_digest() -> str:
-    return _sources_digest(("kvcalc.engines.activations", "kvcalc.engines.overheads"))
+    return _sources_digest(_OVERHEADS)
 
 
 @cache

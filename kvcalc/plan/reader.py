@@ -76,7 +76,8 @@ class _Reader:
         entries = document.get("cases")
         if not isinstance(entries, LocatedList) or not entries:
             line = document.lines.get("cases", 0)
-            self._refuse(line, "the plan has no cases", "cases: is a list, each with a name: and a model:")
+            message = "cases: is no list" if entries else "the plan has no cases"
+            self._refuse(line, message, "cases: is a list, as - name: chat with its model: below")
         whole = [self._whole(entry, line, defaults, limits) for entry, line in zip(entries, entries.lines, strict=True)]
         try:
             refuse_many([count(axes) for _, axes in whole])
@@ -93,13 +94,13 @@ class _Reader:
         if not isinstance(entry, LocatedDict):
             self._refuse(line, "a case is a mapping", "- name: chat, and below it model: and settings")
         name = self._name(entry, line)
-        own = self._part(entry, OF_A_CASE, f"case {name}")
+        own = self._part(entry, OF_A_CASE, f"case {shorten(name)}")
         settings = {key: given for key, given in defaults.settings.items() if key not in own.axes} | own.settings
         axes = {key: values for key, values in defaults.axes.items() if key not in own.settings} | own.axes
         settings |= self.typed
         axes = {key: values for key, values in axes.items() if key not in self.typed}
         if not any(key in axes or settings.get(key) is not None for key in ("model", "from")):
-            self._refuse(line, f"case {name} has no model", "model: llama-8b; kvcalc models list shows names")
+            self._refuse(line, f"case {shorten(name)} has no model", "model: llama-8b; kvcalc models list shows names")
         stated = {key: found for key, found in (limits | own.limits).items() if found is not None}
         given = {key: found for key, found in settings.items() if found is not None}
         return Case(name, self.path, line, given, stated), axes
@@ -196,7 +197,9 @@ class _Reader:
         for case in cases:
             if case.name in first:
                 before = first[case.name]
-                self._refuse(case.line, f"two cases are {case.name!r} (first on line {before})", "each needs its own")
+                self._refuse(
+                    case.line, f"two cases are {shorten(case.name)!r} (first on line {before})", "each needs its own"
+                )
             first[case.name] = case.line
 
     def _read(self, line: int, read: Callable[..., Read], *values: Any) -> Read:

@@ -27,7 +27,7 @@ def check_report(document: CheckDocument) -> Report:
         lines=tuple(_lines(document, held, broken, has_all=bool(shown_held) or not held)),
         tables=(_table([*broken, *held]),),
         shown_tables=tuple(_table(pairs, title) for pairs, title in _shown(broken, shown_held)),
-        notes=tuple(_notes(document)),
+        notes=tuple(check_notes(document)),
         exit_code=exit_code(document),
     )
 
@@ -70,7 +70,7 @@ def _lines(
     if unsure:
         yield f"{counted(unsure, 'limit')} held, but not at both ends of what is not known"
     if not has_all:
-        yield f"{counted(len(held), 'limit')} held (--format markdown or json lists them)"
+        yield f"{counted(len(held), 'limit')} held (--format csv or json lists them)"
     yield from _beside(document)
 
 
@@ -90,7 +90,9 @@ def _beside(document: CheckDocument) -> Iterator[str]:
             if moved["change"] == "worse":
                 yield f"  worse: {printable(moved['case'])}: {moved_sentence(moved)}"
     if lock is not None:
-        state = f"{len(lock['moved']):,} moved" if lock["moved"] else "nothing moved"
+        count = len(lock["moved"])
+        state = f"{count:,} moved" if count else "nothing moved"
+        state += "" if lock["passed"] else " (--update-lock takes what is there now)"
         yield f"{printable(lock['file'])}: {state}"
         yield from (f"  {one['kind']} {printable(one['name'])}: {lock_sentence(one)}" for one in lock["moved"])
 
@@ -124,7 +126,7 @@ def _row(case: CheckedCaseDocument, verdict: VerdictDocument) -> tuple[Value, ..
     )
 
 
-def _notes(document: CheckDocument) -> Iterator[str]:
+def check_notes(document: CheckDocument) -> Iterator[str]:
     """What is said of the whole, then of cases, each once, and how many there are where they are too many."""
     yield from document["notes"]
     by_text: dict[str, list[str]] = {}

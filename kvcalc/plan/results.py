@@ -1,32 +1,55 @@
-"""What a saved answer says, whoever gave it: subjects with figures that can be held against those of another answer.
+"""What a saved document answers, whoever wrote it: figures that can be held against those of another one.
 
 One row of the table at the foot for every schema that can be compared; figures are found by their path in the document.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from kvcalc.errors import KvcalcError, UnknownNameError, shorten
-from kvcalc.model.files import read_bounded
-from kvcalc.plan.documents import FigureDocument
+from kvcalc.model.files import read_json
+from kvcalc.plan.baseline import LARGEST_NUMBER
+from kvcalc.plan.documents import Basis, Better, FigureDocument
 
 MOST_BYTES = 256 * 2**20
 """Far past the answer of a sweep that fits a screen."""
 _AGAIN = "save one with -o result.json: size, fit, throughput, compare, check, sweep"
 Document = Mapping[str, Any]
-Better = Literal["lower", "higher"]
 
 
-class Subject(msgspec.Struct, frozen=True):
+class Answer(msgspec.Struct, frozen=True):
     """One thing that was asked about: its figures by name, what some of them are the sum of, and the question."""
 
     name: str
     figures: dict[str, FigureDocument]
     parts: dict[str, dict[str, float]] = {}
     asked: dict[str, Any] = {}
+
+
+Number = Annotated[float, msgspec.Meta(ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]
+
+
+class _WholeFigure(msgspec.Struct, frozen=True):
+    """A figure, one of a recorded run among them, of numbers that can be compared."""
+
+    value: Number
+    low: Number
+    high: Number
+    unit: str
+    basis: Basis | Literal["measured"]
+    better: Better
+
+
+class _Whole(msgspec.Struct, frozen=True):
+    """What a subject is where its document was not damaged."""
+
+    name: str
+    figures: dict[str, _WholeFigure]
+    parts: dict[str, dict[str, Number]]
+    asked: dict[str, Any]
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -42,26 +65,22 @@ class Figure(msgspec.Struct, frozen=True):
 
 def read_result(path: Path) -> Document:
     """The document of a saved answer; KvcalcError where the file is none."""
-    name = shorten(str(path), 200)
-    raw = read_bounded(path, MOST_BYTES, "saved answer", _AGAIN, "compare fewer points at once")
-    try:
-        document = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise KvcalcError(f"{name} is no JSON document: {shorten(str(error))}", _AGAIN) from error
-    if not isinstance(document, dict) or "schema" not in document:
-        raise KvcalcError(f"{name} is no answer of kvcalc: it names no schema", _AGAIN)
+    document = read_json(path, MOST_BYTES, "saved answer", _AGAIN, "compare fewer points at once")
+    if "schema" not in document:
+        raise KvcalcError(f"{shorten(str(path), 200)} is no answer of kvcalc: it names no schema", _AGAIN)
     return document
 
 
-def subjects_of(document: Document, name: str) -> list[Subject]:
-    """The subjects of an answer; KvcalcError for a schema without comparable figures, and for a damaged document."""
+def answers_of(document: Document, name: str) -> list[Answer]:
+    """The answers in a document; KvcalcError for a schema without comparable figures, and for a damaged document."""
     schema = str(document["schema"])
     read = _READERS.get(schema)
     if read is None:
         raise UnknownNameError(f"schema in {name}:", schema, _READERS, f"compared are {', '.join(_READERS)}")
     try:
         found = list(read(document))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        msgspec.convert(msgspec.to_builtins(found), list[_Whole])
+    except (KeyError, TypeError, ValueError, AttributeError, msgspec.ValidationError) as error:
         raise KvcalcError(f"{name} is damaged: it is no whole {schema}", "save it again with -o") from error
     if not found:
         raise KvcalcError(f"{name} holds no figures", _AGAIN)
@@ -152,36 +171,45 @@ _MEASURED = {
 }
 
 
-def _size(document: Document) -> Iterator[Subject]:
+def _size(document: Document) -> Iterator[Answer]:
     cache, asked = document["kv_cache"], _asked(document)
     sequence = {row["name"]: row["bytes_per_sequence"] for row in cache["components"]}
     read = {row["name"]: row["read_bytes_per_step"] for row in cache["components"]}
     grows = {row["name"]: row["bytes_per_token"] for row in cache["components"]}
-    batch = asked["batch"]
+    batch = msgspec.convert(asked["batch"], int)
     parts = {
         "bytes_per_token": grows,
         "total_bytes": {name: count * batch for name, count in sequence.items()},
         "read_bytes_per_step": {name: count * batch for name, count in read.items()},
     }
-    yield Subject(asked["model"], _figures(document, _SIZE), parts, asked)
+    yield Answer(asked["model"], _figures(document, _SIZE), parts, asked)
 
 
-def _cases(document: Document) -> Iterator[Subject]:
+def _cases(document: Document) -> Iterator[Answer]:
     for case in document["cases"]:
-        for subject in _size(case):
-            formats = subject.asked["kv_dtype"]
+        for answer in _size(case):
+            formats = answer.asked["kv_dtype"]
             engine = f" in {case['engine']['name']} {case['engine']['version']}" if case["engine"] else ""
-            yield msgspec.structs.replace(subject, name=f"{subject.name} {formats}{engine}")
+            yield msgspec.structs.replace(answer, name=f"{answer.name} {formats}{engine}")
 
 
-def _fit(document: Document) -> Iterator[Subject]:
-    terms = {term["name"]: -term["expected_bytes"] for term in document["terms"]}
-    asked = _asked(document)
-    card = (document["gpu"] or {}).get("name")
-    yield Subject(asked["model"], _figures(document, _FIT), {"pool_bytes": terms}, {**asked, "gpu": card})
+def _fit(document: Document) -> Iterator[Answer]:
+    asked, card = _asked(document), document["gpu"] or {}
+    figures = _figures(document, _FIT)
+    parts = {"pool_bytes": _parts_of_pool(document, figures["pool_bytes"]["value"])} if card else {}
+    yield Answer(asked["model"], figures, parts, {**asked, "gpu": card.get("name")})
 
 
-def _throughput(document: Document) -> Iterator[Subject]:
+def _parts_of_pool(document: Document, pool_bytes: float) -> dict[str, float]:
+    """The cards of one rank, less what lies beside the cache, less what the engine leaves free or counts elsewhere."""
+    card, asked = document["gpu"], document["request"]
+    cards = max(1, card["count"] // (asked["tp"] * asked["pp"] * asked["dp"]))
+    parts = {"card": cards * card["total_bytes"]}
+    parts |= {term["name"]: -term["expected_bytes"] for term in document["terms"]}
+    return {**parts, "left by the engine": pool_bytes - sum(parts.values())}
+
+
+def _throughput(document: Document) -> Iterator[Answer]:
     def seconds(terms: Any) -> dict[str, float]:
         return {term["name"]: term["seconds"] for term in terms}
 
@@ -189,23 +217,23 @@ def _throughput(document: Document) -> Iterator[Subject]:
     if document["served"]:
         parts["tpot_seconds"] = seconds(document["served"]["terms"])
     asked = _asked(document)
-    yield Subject(asked["model"], _figures(document, _SPEED), parts, asked)
+    yield Answer(asked["model"], _figures(document, _SPEED), parts, asked)
 
 
-def _check(document: Document) -> Iterator[Subject]:
+def _check(document: Document) -> Iterator[Answer]:
     for case in document["cases"]:
         asked = {"model": case["model"], "engine": case["engine"], "gpu": case["gpu"], **case["settings"]}
-        yield Subject(case["name"], dict(case["figures"]), {}, asked)
+        yield Answer(case["name"], dict(case["figures"]), {}, asked)
 
 
-def _sweep(document: Document) -> Iterator[Subject]:
+def _sweep(document: Document) -> Iterator[Answer]:
     for point in document["points"]:
         who = {key: point[key] for key in _WHO if point.get(key) is not None}
         name = " ".join(f"{key}={value}" if key != "model" else str(value) for key, value in who.items())
-        yield Subject(name, _figures(point, _POINT), {}, {})
+        yield Answer(name, _figures(point, _POINT), {}, {})
 
 
-def _profile(document: Document) -> Iterator[Subject]:
+def _profile(document: Document) -> Iterator[Answer]:
     for point in document["points"]:
         held = {part["name"]: part["measured_bytes"] for part in point["components"]}
         figures = _figures(
@@ -213,11 +241,11 @@ def _profile(document: Document) -> Iterator[Subject]:
         )
         name = f"{document['model']['name']} context {point['context_tokens']} batch {point['batch']}"
         asked = {"model": document["model"]["name"], "context_tokens": point["context_tokens"], "batch": point["batch"]}
-        yield Subject(name, figures | _figures(point, _MEASURED), {"total_bytes": held}, asked)
+        yield Answer(name, figures | _figures(point, _MEASURED), {"total_bytes": held}, asked)
 
 
 _WHO = ("model", "weights", "kv_dtype", "gpu", "engine", "tp", "isl", "osl", "context_tokens", "batch")
-_READERS: dict[str, Callable[[Document], Iterator[Subject]]] = {
+_READERS: dict[str, Callable[[Document], Iterator[Answer]]] = {
     "kvcalc.size/1": _size,
     "kvcalc.compare/1": _cases,
     "kvcalc.fit/1": _fit,

@@ -13,6 +13,7 @@ from kvcalc.plan.documents import (
     CheckedCaseDocument,
     LockDocument,
     LockedEntryDocument,
+    MovedDocument,
     MovedFigureDocument,
     VerdictDocument,
 )
@@ -63,8 +64,9 @@ def _of_baseline(document: CheckDocument) -> Iterator[Finding]:
         return
     places = {case["name"]: (case["file"], case["line"]) for case in document["cases"]}
     for moved in compared(baseline):
-        fails = fails_baseline(moved, baseline["fail_on"])
-        level: Level = "error" if fails else "warning" if moved["change"] == "undecided" else "notice"
+        level: Level = (
+            "error" if fails(moved, baseline["fail_on"]) else "warning" if moved["change"] == "undecided" else "notice"
+        )
         file, line = places.get(moved["case"], (document["plan"], 0))
         yield Finding(level, file, line, f"{moved['case']}: {moved['change']} {moved['figure']}", moved_sentence(moved))
     for name in baseline["removed_cases"]:
@@ -77,7 +79,7 @@ def compared(baseline: BaselineDocument) -> list[MovedFigureDocument]:
     return sorted(told, key=lambda one: one["change"] != "worse")
 
 
-def fails_baseline(moved: MovedFigureDocument, fail_on: float) -> bool:
+def fails(moved: MovedFigureDocument | MovedDocument, fail_on: float) -> bool:
     """Whether a figure got worse by a larger share of what it was than `fail_on`."""
     if moved["change"] != "worse":
         return False
@@ -130,13 +132,15 @@ def _short(value: str) -> str:
 
 
 def shown(value: float | bool, unit: str) -> str:
-    """A value with its unit, as people read it: 1.50 GiB, 131,072 tokens, 0.031 s, yes."""
+    """A value with its unit, as people read it: 1.50 GiB, 131,072 tokens, 31.00 ms, yes."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if unit in ("B", "bytes"):
+    if unit == "bytes":
         return memory(value)
-    if unit in ("s", "seconds"):
+    if unit == "seconds":
         return decimal(value, SECONDS)
     if unit == "tokens/s":
         return f"{decimal(value, NUMBERS)} {unit}"
-    return plain(value) if unit == "count" else f"{plain(value)} {unit}".strip()
+    if unit == "count":
+        return plain(value)
+    return f"{plain(value)} {unit.removesuffix('s') if value == 1 else unit}".strip()

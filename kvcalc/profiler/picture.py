@@ -1,13 +1,13 @@
-"""A run as a picture, with matplotlib: decode time against bytes on the left, the roofline on the right.
+"""A run as a picture: decode time against bytes on the left, the roofline on the right.
 
-Colours are those of Okabe and Ito, which colour-blind readers tell apart; every colour has a marker of its own too.
+Every colour has a marker of its own too.
 """
 
-import io
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kvcalc.errors import KvcalcError, printable, shorten
+from kvcalc.picture import BLUE, GREEN, ORANGE, PURPLE, RED, SKY, explain, picture_of, refuse_without_matplotlib
 from kvcalc.profiler.documents import MachineDocument, PointDocument, ProfileDocument
 from kvcalc.profiler.fit import decode_line, decode_points, step_bytes
 from kvcalc.profiler.tables import kv_formats
@@ -20,61 +20,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Place = tuple[float, float]
-INK, FAINT = "#1f2328", "#8b949e"
-BLUE, ORANGE, GREEN, RED, PURPLE, SKY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9"
 _MARKS = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "D"), (PURPLE, "^"), (SKY, "P"))
 """Colour and marker of decode, prefill and each operation; the last one stands for all further operations."""
 _SIZE_INCHES = (12, 5.4)
-_DPI = 160
 
 
 def picture(document: ProfileDocument, form: str) -> bytes:
     """The picture as `svg` or `png`; KvcalcError where matplotlib is missing or no decode step was timed."""
-    _refuse_without(document)
-    import warnings
-
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    out = io.BytesIO()
-    with rc_context(_STYLE), warnings.catch_warnings():
-        # A name in letters that the font lacks shows boxes; that is no reason to fail.
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")
-        figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
-        _draw(figure, document)
-        metadata = {"Date": None, "Creator": None} if form == "svg" else None
-        figure.savefig(out, format=form, dpi=_DPI, metadata=metadata)
-    return out.getvalue()
-
-
-def _refuse_without(document: ProfileDocument) -> None:
-    from importlib.util import find_spec
-
-    if find_spec("matplotlib") is None:
-        raise KvcalcError("a picture needs matplotlib", "pip install 'kvcalc[report]'")
+    refuse_without_matplotlib()
     if not decode_points(document):
         raise KvcalcError("no decode step was timed: there is nothing to draw", "-o page.html writes the tables")
-
-
-_STYLE: Any = {
-    "font.size": 10,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": FAINT,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "grid.color": FAINT,
-    "grid.alpha": 0.25,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "legend.frameon": False,
-    "legend.fontsize": 9,
-    "svg.hashsalt": "kvcalc",
-    "text.parse_math": False,
-}
+    return picture_of(lambda figure: _draw(figure, document), _SIZE_INCHES, form)
 
 
 def _draw(figure: "Figure", document: ProfileDocument) -> None:
@@ -111,13 +67,7 @@ def _draw_decode(axes: "Axes", document: ProfileDocument) -> None:
     axes.set(title="Decode step", xlabel=f"bytes read a step ({name})", ylabel=f"time ({seconds_name})")
     axes.set_xlim(0, across[1])
     axes.set_ylim(bottom=0)
-    axes.grid(visible=True)
-    _explain(axes, columns=1)
-
-
-def _explain(axes: "Axes", columns: int) -> None:
-    """The legend below the axes, where it can cover nothing."""
-    axes.legend(loc="upper left", bbox_to_anchor=(0, -0.14), borderaxespad=0, ncols=columns)
+    explain(axes, columns=1)
 
 
 def _draw_roofline(axes: "Axes", document: ProfileDocument) -> None:
@@ -130,8 +80,7 @@ def _draw_roofline(axes: "Axes", document: ProfileDocument) -> None:
     if machine := document["machine"]:
         _draw_roofs(axes, machine, places)
     _label_decades(axes)
-    axes.grid(visible=True)
-    _explain(axes, columns=2)
+    explain(axes, columns=2)
 
 
 def roofline_groups(document: ProfileDocument) -> dict[str, list[Place]]:

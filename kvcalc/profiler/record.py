@@ -12,7 +12,7 @@ from typing import Any, cast
 import msgspec
 
 from kvcalc.errors import KvcalcError, shorten
-from kvcalc.model.files import read_bounded
+from kvcalc.model.files import read_json
 from kvcalc.profiler.documents import PROFILE_SCHEMA, ProfileDocument
 
 MOST_BYTES = 64 * 2**20
@@ -64,9 +64,9 @@ def read_run(path: str | Path) -> ProfileDocument:
     Keys that this version does not know are kept: a version may add some.
     """
     file, name = Path(path), shorten(str(path), 200)
-    raw = read_bounded(file, MOST_BYTES, "run file", _AGAIN, "kvcalc profile writes no file as large as that")
+    document = read_json(file, MOST_BYTES, "run file", _AGAIN, "kvcalc profile writes no file as large as that")
     try:
-        return _checked(_decoded(raw, name), name)
+        return _checked(document, name)
     except RecursionError as error:
         raise KvcalcError(f"{name} is no run file: it is nested too deeply", _AGAIN) from error
 
@@ -77,18 +77,6 @@ def _checked(document: dict[str, Any], name: str) -> ProfileDocument:
         raise KvcalcError(f"{name} was edited: its digest does not match", f"take the file as written, or {_AGAIN}")
     _check_types(document, name)
     return cast("ProfileDocument", document)
-
-
-def _decoded(raw: bytes, name: str) -> dict[str, Any]:
-    try:
-        document = msgspec.json.decode(raw)
-    except msgspec.DecodeError as error:
-        if raw and "truncated" in str(error):
-            raise KvcalcError(f"{name} is cut short: its JSON does not end", _AGAIN) from error
-        raise KvcalcError(f"{name} is no JSON: {str(error) if raw else 'it is empty'}", _AGAIN) from error
-    if not isinstance(document, dict):
-        raise KvcalcError(f"{name} is no run file: no JSON object", _AGAIN)
-    return document
 
 
 def _check_schema(document: Mapping[str, Any], name: str) -> None:

@@ -4,15 +4,14 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
 
-import msgspec
-
 from kvcalc.chart import Axis, Chart, Series
 from kvcalc.errors import KvcalcError, printable, shorten
+from kvcalc.picture import BLUE, GREEN, ORANGE, PURPLE, RED, SKY
 from kvcalc.render.ticks import limits, ticks, words
 from kvcalc.report import Column, Table, Value
 
-COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-"""Those of Okabe and Ito, which colour-blind readers tell apart; each series has a marker of its own too."""
+COLORS = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY)
+"""Of series, each of which has a marker of its own too."""
 _MARKERS = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "x")
 _DASHES = ("solid", "longdash", "dashdot", "dot")
 _PATTERNS = ("", "/", "x", ".")
@@ -166,11 +165,3 @@ _SHAPES = {
     "cross": '<path stroke="none" d="M10 2h4v3h3v4h-3v3h-4V9H7V5h3z"/>',
     "x": '<path stroke="none" d="M8 2l4 3 4-3 1 1-3 4 3 4-1 1-4-3-4 3-1-1 3-4-3-4z"/>',
 }
-
-
-def script_data(charts: Sequence[Chart]) -> str:
-    """The charts as JSON that can end no script element and start no comment."""
-    text = msgspec.json.encode([drawn(chart) for chart in charts]).decode()
-    for letter in "<>&\u2028\u2029":
-        text = text.replace(letter, f"\\u{ord(letter):04x}")
-    return text

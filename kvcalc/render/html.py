@@ -1,16 +1,15 @@
 """A page as HTML: one file that loads nothing from elsewhere and in which every word is escaped."""
 
 from collections.abc import Iterator, Sequence
-from functools import cache
 from html import escape
-from pathlib import Path
 
 import msgspec
 
 from kvcalc import __version__
 from kvcalc.chart import Chart
 from kvcalc.errors import printable
-from kvcalc.render.drawing import COLORS, data_table, legend, plotly_script, script_data
+from kvcalc.render.drawing import COLORS, data_table, drawn, legend, plotly_script
+from kvcalc.render.inline import file_text, script_json
 from kvcalc.render.text import table_cells
 from kvcalc.report import Table
 
@@ -90,23 +89,18 @@ def _style() -> str:
     series = " ".join(f"--s{place}: {value};" for place, value in enumerate(COLORS))
     return (
         f":root {{ color-scheme: light dark; {series} {light} }}\n"
-        f"@media screen and (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n{_file('page.css')}"
+        f"@media screen and (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n{file_text('page.css')}"
     )
 
 
-@cache
-def _file(name: str) -> str:
-    return Path(__file__).with_name(name).read_text(encoding="utf-8")
-
-
 def _scripts(charts: Sequence[Chart]) -> Iterator[str]:
-    yield f"<script>{_file('print.js')}</script>"
+    yield f"<script>{file_text('print.js')}</script>"
     if charts:
         looks = {"light": {**LIGHT, "series": COLORS}, "dark": {**DARK, "series": COLORS}}
         yield f"<script>{plotly_script()}</script>"
-        yield f'<script type="application/json" id="chart-data">{script_data(charts)}</script>'
-        yield f'<script type="application/json" id="chart-looks">{msgspec.json.encode(looks).decode()}</script>'
-        yield f"<script>{_file('page.js')}</script>"
+        yield f'<script type="application/json" id="chart-data">{script_json(list(map(drawn, charts)))}</script>'
+        yield f'<script type="application/json" id="chart-looks">{script_json(looks)}</script>'
+        yield f"<script>{file_text('page.js')}</script>"
 
 
 def _head(page: Page) -> Iterator[str]:

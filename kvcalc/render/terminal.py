@@ -5,9 +5,11 @@ A pipe and a narrow terminal lose bars and colour before they lose content.
 
 import io
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
+from kvcalc.errors import printable
 from kvcalc.render.text import bar_units, table_cells
 from kvcalc.report import Bar, Report, Table
 from kvcalc.units import memory
@@ -45,6 +47,7 @@ def report_text(report: Report) -> str:
 
 
 def _print(report: Report, console: "Console") -> None:
+    """Every text of a report may come out of a file: none of it moves a cursor or colours a line."""
     console.print(_title(report, console), soft_wrap=True)
     if report.bars:
         console.print()
@@ -52,12 +55,23 @@ def _print(report: Report, console: "Console") -> None:
     if report.lines:
         console.print()
     for line in report.lines:
-        console.print(f"  {line}", soft_wrap=True)
+        console.print(_folded(f"  {printable(line)}", 2, console), soft_wrap=True)
     for table in report.for_people:
         console.print()
         if table.title:
-            console.print(f"  {table.title}", soft_wrap=True)
+            console.print(f"  {printable(table.title)}", soft_wrap=True)
         _print_table(table, console)
+
+
+def _folded(line: str, hang: int, console: "Console") -> str:
+    """A sentence as a terminal breaks it between words, the rest `hang` columns further in; a word stays whole."""
+    if not console.is_terminal:
+        return line
+    inset = len(line) - len(line.lstrip()) + hang
+    rest = " " * min(inset, console.width // 2)
+    return textwrap.fill(
+        line, console.width, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False, expand_tabs=False
+    )
 
 
 _LONGEST_TITLE = 120
@@ -66,7 +80,7 @@ _LONGEST_TITLE = 120
 def _title(report: Report, console: "Console") -> "RenderableType":
     from rich.text import Text
 
-    name, *rest = report.title
+    name, *rest = map(printable, report.title)
     one_line = "   ".join([name, *rest])
     if len(one_line) <= min(console.width, _LONGEST_TITLE):
         return Text.assemble((name, "bold"), one_line[len(name) :])
@@ -85,13 +99,14 @@ def _print_breakdown(bars: tuple[Bar, ...], console: "Console") -> None:
     rows = _bar_words(bars)
     labels, figures = (max(len(row[column]) for row in rows) for column in (0, 1))
     for label, shown, detail in rows:
-        console.print(f"{label:{labels}}  {shown:>{figures}}  {detail}", soft_wrap=True)
+        row = f"{label:{labels}}  {shown:>{figures}}  {detail}"
+        console.print(_folded(row, labels + figures + 4 - len(label) + len(label.lstrip()), console), soft_wrap=True)
 
 
 def _bar_words(bars: tuple[Bar, ...]) -> list[tuple[str, str, str]]:
     units = bar_units(bars)
     return [
-        ("  " * (bar.depth + 1) + bar.label, memory(bar.bytes, unit), bar.detail)
+        ("  " * (bar.depth + 1) + printable(bar.label), memory(bar.bytes, unit), printable(bar.detail))
         for bar, unit in zip(bars, units, strict=True)
     ]
 

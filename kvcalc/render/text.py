@@ -4,6 +4,7 @@ import io
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
+from kvcalc.errors import printable
 from kvcalc.report import Bar, Report, Table, Unit, Value
 from kvcalc.units import (
     BYTE_RATES,
@@ -75,8 +76,8 @@ def _escaped(cell: str) -> str:
 
 
 def _harmless(text: str) -> str:
-    """Text that is no HTML."""
-    return text.replace("<", "&lt;")
+    """Text that is no HTML, and moves no cursor."""
+    return printable(text).replace("<", "&lt;")
 
 
 def bar_units(bars: Sequence[Bar]) -> list[int]:
@@ -98,7 +99,7 @@ def table_cells(table: Table) -> list[list[str]]:
 def _column_cells(values: Sequence[Value], unit: Unit) -> list[str]:
     numbers = [value for value in values if isinstance(value, int | float | Fraction)]
     write = _NUMBERS[unit](numbers)
-    return ["-" if value is None else value if isinstance(value, str) else write(value) for value in values]
+    return ["-" if value is None else printable(value) if isinstance(value, str) else write(value) for value in values]
 
 
 def _bytes_writer(numbers: Sequence[Number]) -> Callable[[Number], str]:

@@ -5,27 +5,18 @@ script (`script-src 'unsafe-inline'`) and nothing else. A page takes one. The st
 `#model=NAME&ctx=8192&batch=4&kv=fp8&tp=2`.
 """
 
-from pathlib import Path
 from string import Template
 
-import msgspec
-
+from kvcalc.render.inline import file_text, script_json
 from kvcalc.sizing.panel_data import WhatIfData
 
-_FOLDER = Path(__file__).parent
 _FILES = ("whatif.css", "whatif_need.js", "whatif.js")
 
 
 def panel(data: WhatIfData) -> str:
     """The panel as one HTML element, hidden until its script has run."""
-    style, *scripts = (_FOLDER.joinpath(name).read_text(encoding="utf-8") for name in _FILES)
-    return _PANEL.substitute(style=style, data=_embedded(data), script="\n".join(scripts))
-
-
-def _embedded(data: WhatIfData) -> str:
-    """JSON that no HTML parser can leave: the three letters that could are written as escapes."""
-    text = msgspec.json.encode(data).decode()
-    return text.translate({ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&"})
+    style, *scripts = map(file_text, _FILES)
+    return _PANEL.substitute(style=style, data=script_json(data), script="\n".join(scripts))
 
 
 _PANEL = Template("""<section class="whatif" aria-labelledby="whatif-title" hidden>

@@ -11,12 +11,13 @@ from kvcalc.cache.component import Component
 from kvcalc.cache.formats import AUTO, find_format
 from kvcalc.cache.sharding import Sharding
 from kvcalc.errors import KvcalcError
+from kvcalc.model.memo import Memo
 from kvcalc.model.parameters import ParameterCount, count_parameters
-from kvcalc.model.spec import Checkpoint, Layer, ModelSpec, remembered
-from kvcalc.sizing.memo import Memo
+from kvcalc.model.spec import Checkpoint, Layer, ModelSpec
 from kvcalc.sizing.packing import DEFAULT_DTYPE, FormatRequest, Packer
 from kvcalc.sizing.rows import Row, build_rows
 from kvcalc.sizing.stages import held_by_stages, split_stages
+from kvcalc.sizing.weight_formats import WeightFormat, find_weights
 
 DEFAULT_CONTEXT = 8192
 """Tokens of a sequence where nobody says how many, and the model can take them."""
@@ -73,6 +74,8 @@ class CacheSize(msgspec.Struct, frozen=True, dict=True):
     stages: tuple[tuple[int, int], ...]
     layers: tuple[Layer, ...]
     """The layers that are counted, draft layers behind the model's own."""
+    held_by_stages: list[list[Component]]
+    """What a rank of each pipeline stage holds, copies of what it reads from other stages with it."""
 
     def __repr__(self) -> str:
         """One line: a model's layers are too many to read."""
@@ -80,14 +83,14 @@ class CacheSize(msgspec.Struct, frozen=True, dict=True):
         return f"CacheSize({self.spec.name}, {work.context_tokens} tokens x {work.batch}: {self.total_bytes} bytes)"
 
     @cached_property
-    def derived(self) -> Memo:
-        """What others work out of this size more than once."""
+    def memo(self) -> Memo:
+        """What is derived of this size alone."""
         return Memo()
 
     @cached_property
-    def derived_anywhere(self) -> Memo:
-        """The same of what neither the context nor the batch moves; sizes that differ in these alone share it."""
-        return remembered(self.spec, ("derived", *self.shape), Memo)
+    def shape_memo(self) -> Memo:
+        """What neither the context nor the batch moves; sizes that differ in these alone share it."""
+        return self.spec.memo.get(("sizes", *_shape(self.workload, self.sharding)), Memo)
 
     def at(self, context_tokens: int, batch: int) -> "CacheSize":
         """The same model, formats and ranks for another context and batch; KvcalcError where that is past counting."""
@@ -97,7 +100,7 @@ class CacheSize(msgspec.Struct, frozen=True, dict=True):
         other = msgspec.structs.replace(
             self, workload=workload, bytes_per_rank=bytes_per_rank, all_ranks_bytes=all_ranks_bytes
         )
-        other.__dict__["derived_anywhere"] = self.derived_anywhere
+        other.__dict__["shape_memo"] = self.shape_memo
         return other
 
     @cached_property
@@ -135,11 +138,6 @@ class CacheSize(msgspec.Struct, frozen=True, dict=True):
         return [_rank_bytes(one, self.packer, tokens, self.sharding) for one in self.held_by_stages]
 
     @property
-    def held_by_stages(self) -> list[list[Component]]:
-        """What a rank of each pipeline stage holds, copies of what it reads from other stages with it."""
-        return self.derived_anywhere.get("held", lambda: held_by_stages(self.spec, self.layers, self.stages))
-
-    @property
     def fullest_stage(self) -> list[Component]:
         """What a rank of the stage holds that keeps the most bytes at this context."""
         sizes = self.stage_bytes(self.workload.context_tokens)
@@ -153,12 +151,7 @@ class CacheSize(msgspec.Struct, frozen=True, dict=True):
     @property
     def parameters(self) -> ParameterCount:
         """Parameter counts of the model, None where its spec states too little."""
-        return remembered(self.spec, "parameters", lambda: count_parameters(self.spec))
-
-    @property
-    def shape(self) -> tuple[Workload, Sharding]:
-        """What decides everything but how long and how many: a key for what is derived of the model."""
-        return msgspec.structs.replace(self.workload, context_tokens=1, batch=1), self.sharding
+        return self.spec.memo.get("parameters", lambda: count_parameters(self.spec))
 
     @property
     def _weights_in_files(self) -> Checkpoint | None:
@@ -174,7 +167,12 @@ class CacheSize(msgspec.Struct, frozen=True, dict=True):
         """The format of the weights; that of the files where they were read and nothing else is asked."""
         if self._weights_in_files is not None:
             return "+".join(self._weights_in_files.formats) or UNKNOWN_FORMAT
-        return find_format(first_stated(self.workload.weights, self.packer.dtype), "--weights").name
+        return self.weights_lie_in.name
+
+    @property
+    def weights_lie_in(self) -> WeightFormat:
+        """What the weights lie in where they are no files: as asked, or in the model's own format."""
+        return _weights_of(self.workload, self.packer)
 
     @property
     def weight_bytes(self) -> int | None:
@@ -182,13 +180,13 @@ class CacheSize(msgspec.Struct, frozen=True, dict=True):
         if self._weights_in_files is not None:
             return self._weights_in_files.bytes
         total = self.parameters.total
-        return None if total is None else find_format(self.weights_format).bulk_bytes(total, "weights")
+        return None if total is None else self.weights_lie_in.bulk.bulk_bytes(total, "weights")
 
 
 def size_workload(spec: ModelSpec, workload: Workload, sharding: Sharding) -> CacheSize:
     """What `workload` needs on `sharding`; KvcalcError where a format, a flag or a count does not fit the model."""
-    shape = msgspec.structs.replace(workload, context_tokens=1, batch=1)
-    laid = remembered(spec, ("laid out", shape, sharding), lambda: _lay_out(spec, shape, sharding))
+    shape = _shape(workload, sharding)
+    laid = spec.memo.get(("laid out", *shape), lambda: _lay_out(spec, *shape))
     _refuse_uncountable(laid.rows, workload, sharding)
     stage_bytes = [_rank_bytes(one, laid.packer, workload.context_tokens, sharding) for one in laid.held]
     bytes_per_rank, all_ranks_bytes = _rank_totals(stage_bytes, workload, sharding)
@@ -202,7 +200,17 @@ def size_workload(spec: ModelSpec, workload: Workload, sharding: Sharding) -> Ca
         all_ranks_bytes=all_ranks_bytes,
         stages=laid.stages,
         layers=laid.layers,
+        held_by_stages=laid.held,
     )
+
+
+def _shape(workload: Workload, sharding: Sharding) -> tuple[Workload, Sharding]:
+    """What decides everything but how long and how many."""
+    return msgspec.structs.replace(workload, context_tokens=1, batch=1), sharding
+
+
+def _weights_of(workload: Workload, packer: Packer) -> WeightFormat:
+    return find_weights(first_stated(workload.weights, packer.dtype), packer.dtype)
 
 
 class _LaidOut(NamedTuple):
@@ -217,7 +225,7 @@ class _LaidOut(NamedTuple):
 
 def _lay_out(spec: ModelSpec, workload: Workload, sharding: Sharding) -> _LaidOut:
     packer = make_packer(spec, workload)
-    find_format(first_stated(workload.weights, packer.dtype), "--weights").bulk_bytes(1, "weights")
+    _weights_of(workload, packer).bulk.bulk_bytes(1, "weights")
     layers = layers_of(spec, workload)
     packer.request.check_names(one for layer in layers for one in layer.components)
     rows = build_rows(layers, spec.reads, packer)

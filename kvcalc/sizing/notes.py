@@ -47,6 +47,8 @@ def _assumptions(size: CacheSize) -> Iterator[Note]:
     yield from (Note(f"assumed for the weights: {text}", ("weights",)) for text in assumed.weights)
     yield from _encoder_note(size)
     yield from _checkpoint_notes(size)
+    if not size.weights_are_files and size.weights_lie_in.note:
+        yield Note(f"assumed for the weights: {size.weights_lie_in.note}", ("weights",))
     if size.spec.dtype is None and size.workload.dtype is None:
         yield Note(f"assumed: the spec states no dtype, {DEFAULT_DTYPE} is taken (--dtype)", ("cache", "weights"))
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from kvcalc.cache.formats import find_format
 from kvcalc.cache.sharding import Sharding
 from kvcalc.model.parameters import Spread, StageCount, count_stage
 from kvcalc.sizing.need import CacheSize
@@ -57,7 +56,7 @@ def weights_per_rank(size: CacheSize, *, attention_dp: bool = False) -> RankWeig
     files are divided as the parameters are.
     """
     key = "weights on a rank", attention_dp
-    return size.derived_anywhere.get(key, lambda: _weights_per_rank(size, attention_dp))
+    return size.shape_memo.get(key, lambda: _weights_per_rank(size, attention_dp))
 
 
 def _weights_per_rank(size: CacheSize, attention_dp: bool) -> RankWeights:
@@ -69,7 +68,8 @@ def _weights_per_rank(size: CacheSize, attention_dp: bool) -> RankWeights:
     stages = tuple(_bytes(size, count) for count in known)
     reasons = list(_reasons(size, known))
     if any(stage.low_bytes != stage.high_bytes for stage in stages):
-        reasons.append(f"embeddings, norms and routers may stay in {size.packer.dtype} beside {size.weights_format}")
+        kept = size.weights_lie_in.kept.name
+        reasons.append(f"embeddings, norms and routers may stay in {kept} beside {size.weights_format}")
     why = "; ".join(reasons) or "every matrix is divided by its heads, channels, experts or rows"
     return RankWeights(stages, "assumed" if reasons else "exact", why)
 
@@ -85,7 +85,7 @@ def _bytes(size: CacheSize, count: StageCount) -> StageWeights:
     if size.weights_are_files:
         share = -(-(size.weight_bytes or 0) * count.total // (size.parameters.total or 1))
         return StageWeights(share, share)
-    form, own = find_format(size.weights_format), find_format(size.packer.dtype)
+    form, own, _ = size.weights_lie_in
     low = form.bulk_bytes(count.total, "weights")
     mixed = form.bulk_bytes(count.total - count.kept, "weights") + own.bulk_bytes(count.kept, "weights")
     return StageWeights(low, max(low, mixed))

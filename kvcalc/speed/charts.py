@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 MOST_DRAWN = 20_000
 """Points of the largest chart: past it marks only cover one another, and a page grows past what a phone opens."""
-_WHO = ("model", "weights", "kv_dtype", "gpu", "tp")
+_WHO = ("model", "weights", "kv_dtype", "engine", "gpu", "tp")
 _KEPT_IN = ("model", "kv_dtype")
 PER_GPU = "tokens_per_second_per_gpu"
 Point = Mapping[str, Any]
@@ -90,8 +90,6 @@ def _fronts(points: Sequence[Point], key: str) -> list[Series]:
 def loads(name: str, question: Question, most: int) -> list[dict[str, Any]]:
     """The question at batches of powers of two up to `most`, as points that are called `name`; none past what fits."""
     points: list[dict[str, Any]] = []
-    sharding = question.use.sharding
-    gpus = sharding.tp * sharding.pp * (1 if question.use.attention_dp else sharding.dp)
     for batch in (2**exponent for exponent in range(most.bit_length())):
         load = msgspec.structs.replace(question.load, batch=batch)
         try:
@@ -106,7 +104,7 @@ def loads(name: str, question: Question, most: int) -> list[dict[str, Any]]:
                 "batch": batch,
                 "fits": True,
                 "step_seconds": found.decode.seconds / load.tokens_a_step,
-                PER_GPU: found.tokens_per_second / gpus,
+                PER_GPU: found.tokens_per_second / question.use.gpus,
             }
         )
     return points
@@ -126,9 +124,11 @@ def with_front(points: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(marked, key=lambda one: (one["case"], one["batch"]))
 
 
-def swept_bytes_chart(points: Sequence[Point]) -> Chart:
-    """Bytes of one sequence against the context, a line for every model and format."""
+def swept_bytes_chart(points: Sequence[Point]) -> Chart | None:
+    """Bytes of one sequence against the context, a line for every model and format; None at a single context."""
     _refuse_many(points)
+    if not _are_several_contexts(points):
+        return None
     series = []
     for name, group in by_deployment(points, _KEPT_IN).items():
         line = sorted({point["context_tokens"]: point["bytes_per_sequence"] for point in group}.items())
@@ -142,10 +142,17 @@ def swept_bytes_chart(points: Sequence[Point]) -> Chart:
     return Chart("context", "Bytes against context", *axes, tuple(series), says)
 
 
+def _are_several_contexts(points: Sequence[Point]) -> bool:
+    return len({point["context_tokens"] for point in points}) > 1
+
+
 def swept_capacity_chart(points: Sequence[Point]) -> Chart | None:
-    """The longest context of the sweep that each batch can have, a line a deployment; None where nothing fits."""
+    """The longest context of the sweep that each batch can have, a line a deployment.
+
+    None where nothing fits, and for a sweep of a single context.
+    """
     fitting = [point for point in points if point.get("fits")]
-    if not fitting:
+    if not fitting or not _are_several_contexts(points):
         return None
     series = []
     for name, group in by_deployment(fitting).items():

@@ -1,5 +1,6 @@
 """Whether the sequences fit the cards, by the rules of the engine where it has any here."""
 
+from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
 
@@ -9,23 +10,21 @@ from kvcalc.engines.plan import Budget, Outcome, Plan
 from kvcalc.errors import KvcalcError
 from kvcalc.sizing.need import CacheSize
 from kvcalc.speed.kernels import Setting
-from kvcalc.speed.machine import engine_name
 from kvcalc.speed.room import most_sequences
 from kvcalc.speed.setting import Use
-from kvcalc.speed.weights import is_recipe
 from kvcalc.units import memory
 
 
 def sequences_that_fit(setting: Setting, use: Use, size: CacheSize, engine: str | None, shared: int) -> "Fitting":
     """Whole sequences of the context of `size` that run at once.
 
-    `shared` tokens of each are kept once. What no engine's rules reach (a recipe of llama.cpp, a card of
-    whose memory only the label is known, attention-DP but SGLang's) is counted by `room.most_sequences`.
+    `shared` tokens of each are kept once. What no engine's rules reach (a card of whose memory only the
+    label is known, attention-DP but SGLang's) is counted by `room.most_sequences`.
     """
     gpu = setting.machine.gpu
     has_rules = gpu.driver_memory_bytes is not None and (engine is None or _has_rules(engine))
-    flags = _flags(engine, use)
-    if is_recipe(use.weights) or shared or not has_rules or flags is None:
+    flags = _flags(engine, use) if has_rules else None
+    if shared or flags is None:
         return Fitting(int(most_sequences(setting, size.workload.context_tokens, shared)), None)
     plan = Plan(
         spec=size.spec,
@@ -68,8 +67,8 @@ def _has_rules(engine: str) -> bool:
     return True
 
 
-def _flags(engine: str | None, use: Use) -> dict[str, bool] | None:
-    """The flag of attention-DP, which moves weights, where it is asked; None where an engine has no rules for it."""
+def _flags(engine: str | None, use: Use) -> Mapping[str, bool] | None:
+    """The flags of attention-DP, which moves weights, where it is asked; None where an engine has no rules for it."""
     if not use.attention_dp:
         return {}
-    return {"enable_dp_attention": True} if engine_name(engine) == "sglang" else None
+    return None if engine is None else find_engine(engine).attention_dp_flags

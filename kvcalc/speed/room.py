@@ -11,6 +11,10 @@ MEMORY_SHARE = 0.9
 rest after the weights, SGLang --mem-fraction-static by its own formula, which comes near)."""
 
 
+class NoRoomError(KvcalcError):
+    """The sequences do not fit the cards."""
+
+
 def weight_bytes(setting: Setting) -> float:
     """Bytes of the weights on the fullest rank, the input embedding with them."""
     model, numbers = setting.model, setting.numbers
@@ -36,7 +40,7 @@ def most_sequences(setting: Setting, tokens: Any, shared: int = 0) -> Any:
 
     The first `shared` tokens of all are kept once; the states, and what windows hold past them, are each one's own.
 
-    KvcalcError where the weights alone pass the card, or its memory is not known.
+    NoRoomError where the weights alone pass the card, KvcalcError where its memory is not known.
     """
     gpu, model = setting.machine.gpu, setting.model
     memory = gpu.driver_memory_bytes.value if gpu.driver_memory_bytes else None
@@ -48,7 +52,7 @@ def most_sequences(setting: Setting, tokens: Any, shared: int = 0) -> Any:
     prefix = _stored(setting, shared) if shared else 0
     pool = memory * MEMORY_SHARE - weights - prefix
     if pool <= 0:
-        raise KvcalcError(
+        raise NoRoomError(
             f"{model.size.spec.name}: {weights / 2**30:,.1f} GiB of weights a rank do not fit {gpu.name}, "
             f"of whose {memory / 2**30:,.1f} GiB a server takes {MEMORY_SHARE:.0%}",
             "more --tp, a smaller --weights format, or --force",

@@ -13,7 +13,7 @@ from kvcalc.speed.kernels import Cost, Pass, Setting
 from kvcalc.speed.machine import Machine, find_machine
 from kvcalc.speed.rank import RankModel, rank_model
 from kvcalc.speed.terms import draft_costs, pass_costs
-from kvcalc.speed.weights import WeightNumbers, file_numbers, is_recipe, weight_numbers
+from kvcalc.speed.weights import WeightNumbers, file_numbers, weight_numbers
 
 
 class Use(msgspec.Struct, frozen=True):
@@ -45,6 +45,12 @@ class Use(msgspec.Struct, frozen=True):
                 f"--tp {ep} --ep {ep}, with --dp {ep} --attention-dp where each keeps attention whole",
             )
 
+    @property
+    def gpus(self) -> int:
+        """GPUs of one copy of the model, data-parallel ranks among them."""
+        ranks = self.sharding
+        return ranks.tp * ranks.pp * (1 if self.attention_dp else ranks.dp)
+
 
 def make_setting(spec: ModelSpec, machine: Machine, use: Use) -> Setting:
     """The model on one rank of `machine`, ready to be priced."""
@@ -70,13 +76,13 @@ def _numbers(size: CacheSize, machine: Machine, use: Use, has_experts: bool) -> 
 
 
 def workload_of(use: Use, context: int, batch: int) -> Workload:
-    """The workload of a use; a recipe of llama.cpp is no format that sizing knows."""
+    """The workload of a use."""
     return Workload(
         context_tokens=context,
         batch=batch,
         kv_dtype=use.kv_dtype,
         dtype=use.dtype,
-        weights=None if is_recipe(use.weights) else use.weights,
+        weights=use.weights,
         state_dtype=use.state_dtype,
         encoder_tokens=use.encoder_tokens,
         draft_layers=use.draft_layers,

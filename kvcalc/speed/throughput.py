@@ -12,14 +12,11 @@ from kvcalc.speed.fitting import sequences_that_fit
 from kvcalc.speed.kernels import Setting
 from kvcalc.speed.machine import load_constants
 from kvcalc.speed.pricing import Pricing, queue_seconds
+from kvcalc.speed.room import NoRoomError
 from kvcalc.speed.setting import Use, machine_for, make_setting
 from kvcalc.speed.timing import Timing, timing
 
 MOST_DRAFTED = 1000
-
-
-class NoRoomError(KvcalcError):
-    """The sequences do not fit the cards."""
 
 
 class Load(msgspec.Struct, frozen=True):

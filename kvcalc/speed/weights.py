@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from kvcalc.cache.formats import Format, find_format
-from kvcalc.model.importers.ggml_types import BY_NAME
+from kvcalc.sizing.weight_formats import RECIPES, Mix, is_recipe
 from kvcalc.speed.machine import Machine
 
 
@@ -32,22 +32,16 @@ class WeightNumbers(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-def is_recipe(weights: str | None) -> bool:
-    """Whether `weights` is one of llama.cpp's recipes, which mix types of tensors, and no format."""
-    return weights is not None and weights.strip().casefold() in RECIPES
-
-
 def weight_numbers(weights: str, dtype: str, machine: Machine, has_experts: bool) -> WeightNumbers:
     """The numbers of a model whose weights are asked for as `weights`, a format or a llama.cpp recipe."""
     own = _numbers(dtype, machine)
-    recipe = RECIPES.get(weights.strip().lower())
-    if recipe is not None:
-        blocks, head = (Numbers(name, _ggml_bytes(name, part), machine.plain) for name, part in recipe)
+    if is_recipe(weights):
+        blocks, head = (_mixed(mix, machine) for mix in RECIPES[weights.strip().casefold()])
         return WeightNumbers(blocks, blocks, head, blocks)
     asked = _numbers(weights, machine)
     notes = (_instead(asked, machine),) if _is_emulated(asked) else ()
     if has_experts and asked.bytes_per_value < _EXPERTS_ONLY and asked.bytes_per_value < own.bytes_per_value:
-        rest = Numbers("q8_0", _ggml_bytes("q8_0", _ALL_Q8[1]), machine.plain) if machine.emulates else own
+        rest = _mixed(RECIPES["q8_0"][1], machine) if machine.emulates else own
         return WeightNumbers(rest, asked, rest, rest, (*notes, f"{asked.name} reaches the routed experts only"))
     return WeightNumbers(asked, asked, own, own, notes)
 
@@ -95,17 +89,6 @@ _UNITS = {"fp8": "fp8", "mxfp8": "fp8", "mxfp6": "fp8", "nvfp4": "fp4", "mxfp4":
 """The units that multiply a format; a format that is not here is unpacked and multiplied in the model's own."""
 
 
-def _ggml_bytes(name: str, parts: tuple[tuple[str, float], ...]) -> float:
-    """Bytes of a weight where shares of the weights lie in several block types."""
-    return sum(share * BY_NAME[kind].bytes / BY_NAME[kind].values for kind, share in parts)
-
-
-_ALL_Q8 = ("q8_0", (("q8_0", 1.0),))
-_Q6 = ("q6_k", (("q6_k", 1.0),))
-RECIPES: dict[str, tuple[tuple[str, tuple[tuple[str, float], ...]], ...]] = {
-    "q8_0": (_ALL_Q8, _ALL_Q8),
-    "q4_0": (("q4_0", (("q4_0", 1.0),)), _Q6),
-    # llama.cpp src/llama-quant.cpp: V and down projections of half of the layers are q6_k: 0.144 of Llama-3-8B.
-    "q4_k_m": (("q4_k_m", (("q4_k", 0.856), ("q6_k", 0.144))), _Q6),
-}
-"""llama.cpp's recipes of tensor types: the blocks, then the LM head, each as shares of block types."""
+def _mixed(mix: Mix, machine: Machine) -> Numbers:
+    """Block types, which are unpacked and multiplied in the model's own format."""
+    return Numbers(mix.name, float(mix.bytes_per_value), machine.plain)

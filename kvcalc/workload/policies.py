@@ -79,11 +79,8 @@ class Policy:
         """Admit a sequence if `spare` units stay free; how many of its tokens are there already, None for no room."""
         raise NotImplementedError
 
-    def leave(self, request: int) -> None:
-        """Give back all of it."""
-
-    def forget(self, request: int, done: int) -> None:
-        """A sequence left with `done` tokens of its prompt computed: nobody finds what lies behind them."""
+    def leave(self, request: int, done: int | None = None) -> None:
+        """Give back all of it; a prompt that goes before it is complete says how many tokens are `done`."""
 
     def prompt_filled(self, request: int, done: int) -> float:
         """Units of the tokens of a prompt of which `done` are computed."""

@@ -60,22 +60,23 @@ class PrefixCache:
         self._trim()
         return hits
 
-    def release(self, ids: Sequence[int]) -> None:
-        """Give back what `acquire` pinned; blocks that nobody uses any more may be evicted from now on."""
+    def release(self, ids: Sequence[int], computed: int | None = None) -> None:
+        """Give back what `acquire` pinned; blocks that nobody uses any more may be evicted from now on.
+
+        Only the first `computed` ones of them are kept, where that is said: nobody has written the others.
+        """
         pins, idle = self._pins, self._idle
-        for one in reversed(ids):
+        kept = len(ids) if computed is None else computed
+        for place in range(len(ids) - 1, -1, -1):
+            one = ids[place]
             count = pins[one]
             if count == 1:
                 del pins[one]
-                idle[one] = None
+                if place < kept:
+                    idle[one] = None
             else:
                 pins[one] = count - 1
         self._trim()
-
-    def forget(self, ids: Sequence[int]) -> None:
-        """Drop those of `ids` that nobody uses."""
-        for one in ids:
-            self._idle.pop(one, None)
 
     def evict(self, count: int) -> int:
         """Forget up to `count` blocks that are not in use; how many were."""
@@ -103,12 +104,40 @@ class Prefixes(msgspec.Struct, frozen=True):
         return list(self.ids[first : int(self.ends[request])].tolist())
 
 
-def prefixes_of(trace: Trace, block_tokens: int, *, with_tails: bool = False) -> Prefixes:
+class Blocks(msgspec.Struct, frozen=True):
     """The full blocks of every prompt whose ids are known, in another block size; `with_tails` takes its last one too.
 
     Ids of a trace stand for all that was before them, so that a larger block is known by its last id, and one of k
-    parts by the id and its place. KvcalcError where neither size is a multiple of the other.
+    parts by the id and its place. Blocks are made when they are asked for: small ones are many times a trace's ids.
     """
+
+    known_ids: Integers
+    starts: Integers
+    covered: Integers
+    counts: Integers
+    known_tokens: int
+    block_tokens: int
+
+    def of(self, request: int) -> list[int]:
+        """The ids of one request."""
+        found: list[int] = self.whole(slice(request, request + 1)).ids.tolist()
+        return found
+
+    def whole(self, requests: slice = slice(None)) -> Prefixes:
+        """All of them, of these requests."""
+        import numpy as np
+
+        known, block, counts = self.known_tokens, self.block_tokens, self.counts[requests]
+        ends = np.cumsum(counts)
+        begin = (np.arange(int(counts.sum())) - np.repeat(ends - counts, counts)) * block
+        end = np.minimum(begin + block, np.repeat(self.covered[requests], counts))
+        ids = self.known_ids[np.repeat(self.starts[requests], counts) + (end - 1) // known]
+        parts = max(1, known // block)
+        return Prefixes(ids * parts + begin % known // block, ends, end - begin)
+
+
+def blocks_of(trace: Trace, block_tokens: int, *, with_tails: bool = False) -> Blocks:
+    """The blocks of a trace's prompts; KvcalcError where neither block size is a multiple of the other."""
     import numpy as np
 
     if trace.prefix_ids is None or trace.prefix_ends is None:
@@ -120,9 +149,9 @@ def prefixes_of(trace: Trace, block_tokens: int, *, with_tails: bool = False) ->
     starts = np.concatenate([[0], trace.prefix_ends[:-1]])
     covered = np.minimum((trace.prefix_ends - starts) * known, trace.prompt_tokens)
     counts = -(-covered // block_tokens) if with_tails else covered // block_tokens
-    ends, request = np.cumsum(counts), np.repeat(np.arange(len(trace)), counts)
-    begin = (np.arange(len(request)) - (ends - counts)[request]) * block_tokens
-    end = np.minimum(begin + block_tokens, covered[request])
-    ids = trace.prefix_ids[starts[request] + (end - 1) // known]
-    parts = max(1, known // block_tokens)
-    return Prefixes(ids * parts + begin % known // block_tokens, ends, end - begin)
+    return Blocks(trace.prefix_ids, starts, covered, counts, known, block_tokens)
+
+
+def prefixes_of(trace: Trace, block_tokens: int, *, with_tails: bool = False) -> Prefixes:
+    """All blocks of a trace's prompts at once."""
+    return blocks_of(trace, block_tokens, with_tails=with_tails).whole()

@@ -1,12 +1,13 @@
 """Paged sequences that find the full blocks of their prompts where others left them."""
 
+from collections.abc import Callable
 from math import lcm
 from typing import TYPE_CHECKING, Any
 
 from kvcalc.errors import KvcalcError
 from kvcalc.sizing.blocks import Layout
 from kvcalc.workload.policies import Paged
-from kvcalc.workload.prefix import PrefixCache, prefixes_of
+from kvcalc.workload.prefix import PrefixCache, blocks_of
 from kvcalc.workload.trace import Trace
 
 if TYPE_CHECKING:
@@ -36,9 +37,9 @@ class Prefixed(Paged):
         self._written: float = (
             layout.written_bytes(far + self.block_tokens) - layout.written_bytes(far)
         ) / layout.bytes_per_unit
-        found = prefixes_of(trace, self.block_tokens)
-        self._ids: Any = found.ids
-        self._bounds: list[int] = [0, *found.ends.tolist()]
+        blocks = blocks_of(trace, self.block_tokens)
+        self._ids_of = blocks.of
+        self._blocks: Callable[[int], int] = blocks.counts.item
 
     def empty(self) -> None:
         super().empty()
@@ -58,18 +59,23 @@ class Prefixed(Paged):
         found = self.growth.units.item(tokens) - self.block_units * self.prefixes.in_use(ids)
         if self.held(growing) + found + spare > self.pool_units:
             return None
+        # Those before it in this step have pushed out what stood in their way.
+        self._make_room(growing)
         self._readers += len(ids)
         hits = self.prefixes.acquire(ids)
         # The last token is always computed: what comes behind it is read from it.
         return min(hits, (tokens - 1) // self.block_tokens) * self.block_tokens
 
-    def leave(self, request: int) -> None:
+    def _make_room(self, growing: int) -> None:
+        """Forget kept prefixes as far as those that hold `growing` units by their tokens need the room."""
+        over = self.cached - (self.pool_units - self.held(growing))
+        if over > 0:
+            self.prefixes.evict(-(-over // self.block_units))
+
+    def leave(self, request: int, done: int | None = None) -> None:
         ids = self._ids_of(request)
         self._readers -= len(ids)
-        self.prefixes.release(ids)
-
-    def forget(self, request: int, done: int) -> None:
-        self.prefixes.forget(self._ids_of(request)[done // self.block_tokens :])
+        self.prefixes.release(ids, None if done is None else done // self.block_tokens)
 
     def prompt_filled(self, request: int, done: int) -> float:
         # Blocks are there for others before they are computed: they are counted as theirs.
@@ -89,7 +95,7 @@ class Prefixed(Paged):
         if kept <= room:
             self.shares.cached += kept * seconds
             return
-        self.prefixes.evict(-(-(kept - room) // unit))
+        self._make_room(growing)
         # Several steps have no prompt in them.
         rooms = np.array([room]) if steps == 1 else self.pool_units - self._held_each(running, clock.step, steps)
         self.shares.cached += clock.over(np.minimum(kept, rooms // unit * unit))
@@ -109,10 +115,3 @@ class Prefixed(Paged):
     def _add_shared(self, blocks: int, seconds: float) -> None:
         self.shares.filled += blocks * self._written * seconds
         self.shares.internal += blocks * (self.block_units - self._written) * seconds
-
-    def _blocks(self, request: int) -> int:
-        return self._bounds[request + 1] - self._bounds[request]
-
-    def _ids_of(self, request: int) -> list[int]:
-        found: list[int] = self._ids[self._bounds[request] : self._bounds[request + 1]].tolist()
-        return found

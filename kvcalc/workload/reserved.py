@@ -50,7 +50,7 @@ class Reserved(Policy):
         self._held += units
         return 0
 
-    def leave(self, request: int) -> None:
+    def leave(self, request: int, done: int | None = None) -> None:
         self._buddy.free(self._places.pop(request))
         self._held -= self._most[request]
 
@@ -109,5 +109,5 @@ class Places(Reserved):
         self._held += self._most[request]
         return 0
 
-    def leave(self, request: int) -> None:
+    def leave(self, request: int, done: int | None = None) -> None:
         self._held -= self._most[request]

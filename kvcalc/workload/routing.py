@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from kvcalc.errors import KvcalcError, nearest
 from kvcalc.workload.policies import Policy
-from kvcalc.workload.prefix import PrefixCache, prefixes_of
+from kvcalc.workload.prefix import PrefixCache, blocks_of
 from kvcalc.workload.prefixed import Prefixed
 from kvcalc.workload.scheduler import Scheduler
 from kvcalc.workload.waiting import Waiting
@@ -117,7 +117,7 @@ class PrefixAware(Routing):
                 "--routing prefix-aware: replicas that keep no prefixes are all alike",
                 "add --prefix-caching on, or take --routing least-loaded",
             )
-        self._prefixes = prefixes_of(trace, trace.prefix_tokens, with_tails=True)
+        self._prefixes = blocks_of(trace, trace.prefix_tokens, with_tails=True)
         self._block_tokens = trace.prefix_tokens
         self._prompts: list[int] = trace.prompt_tokens.tolist()
         tokens = policy.pool_units // policy.block_units * policy.block_tokens

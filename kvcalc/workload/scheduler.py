@@ -162,8 +162,7 @@ class Scheduler:
         self.waiting.push(request)
         if self._partial is not None:
             done, self._partial = self._partial.done, None
-            self._forget(request)
-            self.policy.forget(request, done)
+            self._forget(request, done)
             return
         first = self._room[request]
         tokens = self._leave(request) + self.clock.step
@@ -275,9 +274,9 @@ class Scheduler:
         self._forget(request)
         return base
 
-    def _forget(self, request: int) -> None:
+    def _forget(self, request: int, done: int | None = None) -> None:
         del self._room[request]
-        self.policy.leave(request)
+        self.policy.leave(request, done)
         self._is_blocked = False
 
     def _growing(self, step: int) -> int:

@@ -10,7 +10,8 @@ from kvcalc.errors import KvcalcError
 from kvcalc.sizing.blocks import Group, Layout
 from kvcalc.workload.paged import PagedPool, Table
 
-Step = Callable[[PagedPool, list[Table], random.Random], list[Table]]
+Parents = Callable[[int, random.Random], list[int]]
+"""For so many sequences the one that each of their successors goes on from."""
 
 
 def shared_share(
@@ -27,9 +28,9 @@ def shared_share(
     chance, saved, whole = random.Random(seed), 0, 0  # noqa: S311 - a model of chance, no secret
     for prompt, output in lengths:
         pool = PagedPool(layout, width * (group.blocks(prompt + output) + 1), reuses_prefixes=False)
-        tables = _begin(pool, prompt, width)
+        tables, parents = _begin(pool, prompt, width), METHODS[method]()
         for length in range(prompt + 1, prompt + output + 1):
-            tables = METHODS[method](pool, tables, chance)
+            tables = _step(pool, tables, parents(len(tables), chance))
             whole += width * group.blocks(length)
             saved += width * group.blocks(length) - pool.used_units
     return saved / whole if whole else 0.0
@@ -41,31 +42,58 @@ def _begin(pool: PagedPool, prompt: int, width: int) -> list[Table]:
     return [table for table in tables if table is not None]
 
 
-def _sampled(pool: PagedPool, tables: list[Table], chance: random.Random) -> list[Table]:
-    """Each goes its own way: nothing is shared but the prompt's full blocks."""
-    for token, table in enumerate(tables):
-        pool.append(table, token)
-    return tables
-
-
-def _resampled(pool: PagedPool, tables: list[Table], chance: random.Random) -> list[Table]:
-    """Each new beam goes on from any old one with the same chance: an assumption, where a model's scores decide.
-
-    Beams whose parent was not chosen are forgotten. Real beams hold on to a good parent longer than chance does when
-    scores differ little, and leave it sooner when they differ much.
-    """
-    chosen = [chance.randrange(len(tables)) for _ in tables]
+def _step(pool: PagedPool, tables: list[Table], parents: list[int]) -> list[Table]:
+    """Each successor goes on from its parent by a token of its own; who has no successor is forgotten."""
     seen: set[int] = set()
     nexts = []
-    for parent in chosen:
+    for parent in parents:
         nexts.append(pool.fork(tables[parent]) if parent in seen else tables[parent])
         seen.add(parent)
     for parent, table in enumerate(tables):
         if parent not in seen:
             pool.free(table)
-    beams = [table for table in nexts if table is not None]
-    return _sampled(pool, beams, chance)
+    found = [table for table in nexts if table is not None]
+    for token, table in enumerate(found):
+        pool.append(table, token)
+    return found
 
 
-METHODS: dict[str, Step] = {"parallel sampling": _sampled, "beam search": _resampled}
-"""How the sequences of a request go on, a token each."""
+def _samples() -> Parents:
+    """Each goes its own way: nothing is shared but the prompt's full blocks."""
+    return lambda width, chance: list(range(width))
+
+
+def _beams() -> Parents:
+    """Each beam goes on from any old one with the same chance, as where what a beam wrote says nothing of the next."""
+    return lambda width, chance: [chance.randrange(width) for _ in range(width)]
+
+
+def _beams_alike() -> Parents:
+    """The beams of the highest scores, where the next tokens of all beams in a step are alike.
+
+    Beams that differ in a few words go on much the same. A token's score is below that of the token before it by an
+    exponential gap, 1 / j on average for the j-th: the spacings of the highest of many values (Renyi 1953), whatever
+    they are drawn from as long as large ones are rare. Their unit does not matter to who is higher.
+    """
+    scores: list[float] = []
+
+    def parents(width: int, chance: random.Random) -> list[int]:
+        nonlocal scores
+        gaps = [0.0]
+        for rank in range(1, width):
+            gaps.append(gaps[-1] + chance.expovariate(rank))
+        # Before the first token there is one sequence.
+        candidates = [(score - gap, beam) for beam, score in enumerate(scores or [0.0]) for gap in gaps]
+        best = sorted(candidates, reverse=True)[:width]
+        scores = [score for score, _ in best]
+        return [beam for _, beam in best]
+
+    return parents
+
+
+METHODS: dict[str, Callable[[], Parents]] = {
+    "parallel sampling": _samples,
+    "beam search": _beams,
+    "beam search, alike": _beams_alike,
+}
+"""How the sequences of a request go on, a token each. Two extremes of beams: real ones are partly alike."""

@@ -23,6 +23,11 @@ def test_every_kind_has_a_strategy():
     assert set(KEYS) == set(KINDS)
 
 
+@given(every_kind)
+def test_what_keeps_entries_has_parts_of_them(one):
+    assert one.keeps_entries == bool(one.parts(WHOLE))
+
+
 @given(every_kind, tokens, st.integers(0, 500))
 def test_entries_never_shrink_and_reads_never_pass_them(one, n, more):
     assert 0 <= one.entries(n) <= one.entries(n + more)

@@ -147,3 +147,54 @@ def test_junit_goes_to_a_file_by_its_suffix(kvcalc, plan):
     assert [test.attrib["name"] for test in suite] == ["must_fit"]
     assert kvcalc("check", "-o", "kvcalc.xml").code == 2
     assert json.loads(kvcalc("check", "--format", "json").out)["passed"] is True
+
+
+@pytest.mark.parametrize("name", ["##[error]owned", "x ##[set-output name=passed]true"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "{name: NAME, model: llama-8b, gpu: h100-sxm}",  # a note: its context is the default
+        "{name: NAME}",
+        "{name: a, model: llama-8b, NAME: 1}",
+    ],
+)
+def test_no_name_is_a_command_on_stderr(kvcalc, plan, name, case):
+    """The runner obeys `##[command]` anywhere in a line, of stderr too: actions/runner, ActionCommand.cs, TryParse."""
+    (plan / "kvcalc.yaml").write_text(f"cases:\n  - {case.replace('NAME', json.dumps(name))}\n")
+    answer = kvcalc("check", "--format", "json")
+    assert name.replace("##[", "#_[") in answer.err
+    assert "##[" not in answer.err
+
+
+def test_long_names_leave_an_error_one_short_line(kvcalc, plan):
+    long = "a" * 3000
+    for cases in ([f"{{name: {long}}}"], [f"{{name: {long}, model: llama-8b}}"] * 2):
+        (plan / "kvcalc.yaml").write_text(f"cases: [{', '.join(cases)}]\n")
+        answer = kvcalc("check")
+        assert answer.code == 2
+        assert max(map(len, answer.err.splitlines())) < 200
+
+
+@pytest.mark.parametrize("arguments", [(), ("--format", "github")])
+@pytest.mark.parametrize("summary", [".", "/dev/full", "missing/summary.md", "a" * 300])
+def test_verdicts_stand_where_a_summary_cannot_be_written(kvcalc, plan, monkeypatch, summary, arguments):
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", summary)
+    answer = kvcalc("check", "--batch", "400", *arguments)
+    assert answer.code == 1
+    assert [one.partition(" ")[0] for one in commands(answer.out)] == ["::error"]
+    assert answer.err.startswith("note: the step has no summary: GITHUB_STEP_SUMMARY ")
+    assert len(answer.err.splitlines()) == 1
+
+
+def test_commands_are_obeyed_again_where_a_table_cannot_be_printed(kvcalc, plan, monkeypatch, capsys):
+    """A `stop-commands` without its end would silence all that the step says after kvcalc."""
+
+    def fails(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setattr("kvcalc.cli.check.emit", fails)
+    answer = kvcalc("check")
+    assert answer.code == 2
+    assert commands(answer.out + "::notice::behind\n") == ["::notice::behind"]

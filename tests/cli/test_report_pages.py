@@ -16,6 +16,7 @@ ASKED = {
     "refused": ("fit", "llama-70b", "--gpu", "l40s", "--ctx", "32K", "--engine", "vllm"),
     "throughput": ("throughput", "llama-8b", "--gpu", "h100-sxm", "--isl", "2K", "--batch", "8", "--served"),
     "grid": ("sweep", "llama-8b", "--gpu", "h100-sxm,l40s", "--ctx", "1K..32K", "--batch", "1..64"),
+    "one": ("sweep", "llama-8b", "--gpu", "h100-sxm,l40s", "--ctx", "4K", "--batch", "1..64"),
     "need": ("sweep", "llama-8b", "deepseek-v3", "--ctx", "1K..128K", "--batch", "1,8"),
     "simulated": (
         "simulate",
@@ -151,6 +152,11 @@ def test_a_sweep_with_its_front(made):
     assert longest["y"][longest["x"].index(64)] == max(at_once)
 
 
+def test_a_sweep_of_one_context_draws_nothing_against_contexts(made):
+    _, page, _ = made("one")
+    assert list(charts_of(page)) == ["latency"]
+
+
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
 @pytest.mark.parametrize("name", ["grid", "need"])
 def test_points_of_every_format_make_the_same_charts(made, name, suffix):
@@ -211,6 +217,16 @@ def test_a_check_that_was_saved(kvcalc, tmp_path, plan):
     page = Reader((tmp_path / "check.html").read_text())
     assert "broken" in page.words
     assert page.data == {}
+
+
+def test_a_note_of_several_cases_is_said_once(kvcalc, tmp_path):
+    (tmp_path / "kvcalc.yaml").write_text(
+        "cases:\n  - {name: a, model: deepseek-v3}\n  - {name: b, model: deepseek-v3}\n"
+    )
+    kvcalc("check", tmp_path / "kvcalc.yaml", "-o", tmp_path / "check.json")
+    assert kvcalc("report", tmp_path / "check.json", "-o", tmp_path / "check.html").code == 0
+    text = Reader((tmp_path / "check.html").read_text()).text
+    assert text.count("context 8,192 by default") == text.count("2 cases: context 8,192") == 1
 
 
 # What is no saved result
@@ -297,3 +313,40 @@ def test_a_simulation_in_steps_has_no_seconds(kvcalc, tmp_path):
         text = (tmp_path / "s.html").read_text()
         assert "TTFT p99, steps" in text and "TPOT p99, steps" in text and "TTFT p99<" not in text
         assert "seed=20230916" in text and ", seed 20230916" not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "value"),
+    [("fit", ("request", "pp"), 0), ("fit", ("request", "tp"), 0), ("compare", ("cases",), [])],
+)
+def test_figures_that_do_not_go_together_are_damage(kvcalc, tmp_path, monkeypatch, name, path, value):
+    """Every value is of its type, and no verb would write them together: no ranks, a comparison of nothing."""
+    monkeypatch.chdir(tmp_path)
+    kvcalc(*ASKED[name], "-o", "x.json", "-q")
+    document = json.loads((tmp_path / "x.json").read_text())
+    place = document
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    (tmp_path / "x.json").write_text(json.dumps(document))
+    answer = kvcalc("report", "x.json")
+    assert answer.code == 2
+    assert answer.err.startswith("error: x.json is damaged: its figures do not go together\nhint: ")
+    assert not (tmp_path / "x.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("column", "head", "cell"),
+    [("step_seconds", "step_seconds", "inf"), ("tokens_per_second_per_gpu", "x", "1")],
+)
+def test_damaged_points_are_one_line(kvcalc, tmp_path, monkeypatch, column, head, cell):
+    monkeypatch.chdir(tmp_path)
+    kvcalc("sweep", "llama-8b", "--gpu", "h100-sxm", "--batch", "1..8", "-o", "x.csv", "-q")
+    heads, *rows = [line.split(",") for line in (tmp_path / "x.csv").read_text().splitlines()]
+    place = heads.index(column)
+    heads[place] = head
+    rows[-1][place] = cell
+    (tmp_path / "x.csv").write_text("".join(",".join(row) + "\n" for row in (heads, *rows)))
+    answer = kvcalc("report", "x.csv")
+    assert (answer.code, answer.err.splitlines()[0]) == (2, "error: x.csv is damaged: its figures do not go together")
+    assert not (tmp_path / "x.html").exists()

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvcalc.cli.app import VERBS, main
-from kvcalc.cli.completion import complete_engine, complete_timed_engine
-from kvcalc.render.terminal import _print_table
-from kvcalc.report import Column, Table
+from kvcalc.cli.completion import complete_engine, complete_format, complete_timed_engine, complete_weights
+from kvcalc.render.terminal import _print, _print_table, report_text
+from kvcalc.report import Bar, Column, Report, Table
 
 BIN = Path(sys.executable).parent
 
@@ -51,6 +51,12 @@ def test_engines_and_releases_complete():
     assert "vllm@0.26.0" in complete_engine("vllm@0.26")
     assert complete_engine("nothing@1") == []
     assert complete_timed_engine("gp") == ["gpt-fast"]
+
+
+def test_weights_complete_with_recipes_and_caches_without():
+    assert complete_weights("q4_") == ["q4_1", "q4_0", "q4_k_m"]
+    assert complete_weights("fp8,q4_k") == ["fp8,q4_k_m"]
+    assert complete_format("q4_k") == []
 
 
 COMPLETED = {
@@ -98,3 +104,44 @@ def test_a_table_loses_no_word_at_any_width(rows, width):
     assert shown == letters
     for *_, number in rows:
         assert f"{number:,}" in text
+
+
+sentences = st.lists(st.text("abcd", min_size=4, max_size=10), min_size=8, max_size=20).map(" ".join)
+
+
+@given(
+    bars=st.lists(
+        st.builds(
+            Bar, label=words.filter(str.strip), bytes=st.integers(0, 10**12), detail=words, depth=st.integers(0, 2)
+        ),
+        max_size=3,
+    ),
+    lines=st.lists(st.tuples(st.sampled_from(["", "  "]), sentences), min_size=1, max_size=3),
+    width=st.integers(20, 80),
+)
+@settings(max_examples=100, deadline=None)
+def test_sentences_break_between_words_on_a_terminal_and_never_in_a_pipe(bars, lines, width):
+    import io
+
+    from rich.console import Console
+
+    report = Report(document={}, title=("t",), tables=(), bars=tuple(bars), lines=tuple(map("".join, lines)))
+    out = io.StringIO()
+    _print(report, Console(file=out, width=width, force_terminal=True, no_color=True))
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
+    for _, line in lines:
+        assert " ".join(line.split()) in " ".join(shown.split())
+    if not bars:
+        assert all(len(line) <= width for line in shown.splitlines())
+    assert all(f"  {line}".rstrip() in report_text(report).splitlines() for line in report.lines)
+
+
+def test_what_goes_on_stands_further_in():
+    import io
+
+    from rich.console import Console
+
+    out = io.StringIO()
+    report = Report(document={}, title=("t",), tables=(), lines=("  one: two --four-five", "six"))
+    _print(report, Console(file=out, width=20, force_terminal=True, no_color=True))
+    assert out.getvalue().splitlines()[-3:] == ["    one: two", "      --four-five", "  six"]

@@ -81,7 +81,7 @@ def test_another_basis_is_undecided_where_the_bounds_meet():
     assert change_of(around(100, 0.3, basis="assumed"), around(100, 0.3)) == "same"
 
 
-@pytest.mark.parametrize("other", [{"unit": "s"}, {"better": "higher"}])
+@pytest.mark.parametrize("other", [{"unit": "seconds"}, {"better": "higher"}])
 def test_another_unit_or_direction_is_undecided(other):
     assert change_of(figure(100), figure(300, **other)) == "undecided"
 

@@ -49,6 +49,41 @@ def flags_of(settings):
     ]
 
 
+@pytest.mark.parametrize(
+    ("settings", "flags", "context"),
+    [
+        ({"isl": "20K", "osl": 500}, (), 20_980),
+        ({"isl": 20_000}, (), 20_128),
+        ({"osl": 4000}, (), 5024),
+        ({"isl": 20_000, "ctx": "32K"}, (), 32_768),
+        ({"isl": 20_000, "max_model_len": 30_000}, (), 30_000),
+        ({}, ("--isl", "20000", "--osl", "100"), 20_100),
+        ({}, (), 8192),
+    ],
+)
+def test_memory_is_that_of_the_prompts_and_answers_where_no_context_is_named(kvcalc, check, settings, flags, context):
+    base = {"model": "llama-8b", "gpu": "h100-sxm", "engine": "vllm", "batch": 4}
+    found = check(plan("min_sequences: 1", **base, **settings), *flags)["cases"][0]["figures"]
+    size = kvcalc("size", "llama-8b", "--ctx", str(context), "--batch", "4", "--format", "json").json["kv_cache"]
+    fit = kvcalc("fit", "llama-8b", *flags_of({**base, "ctx": context}), "--format", "json").json
+    assert found["total_bytes"]["value"] == size["total_bytes"]
+    assert found["max_sequences"]["value"] == fit["max_batch"]
+
+
+def test_prompts_that_a_context_has_no_room_for_have_no_speed(check):
+    base = {"model": "llama-8b", "gpu": "h100-sxm", "isl": 8000, "osl": 200}
+    (case,) = check(plan("max_ttft: 9s", **base, ctx=8192))["cases"]
+    assert case["error"]["message"] == "prompts of 8,000 and answers of 200 tokens pass the context of 8,192"
+    assert case["error"]["hint"].startswith("ctx: 8200") and case["error"]["line"] == 8
+    assert check(plan("max_ttft: 9s", **base, ctx=8200))["passed"]
+
+
+def test_a_command_keeps_its_own_context(check):
+    start = "'vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 4096'"
+    text = f"cases:\n  - name: a\n    from: {start}\n    gpu: h100-sxm\n    isl: 20K\n"
+    assert check(text)["cases"][0]["figures"]["bytes_per_sequence"]["value"] == 4096 * 131_072
+
+
 @pytest.mark.parametrize("settings", FITTED, ids=lambda settings: f"{settings['model']} {settings.get('engine')}")
 def test_figures_of_memory_are_those_of_fit_and_size(kvcalc, check, settings):
     found = check(plan("min_context: 1, min_sequences: 1, max_kv_cache: 1TiB, max_bytes_per_token: 1GiB", **settings))
@@ -170,6 +205,41 @@ def test_what_it_offers_keeps_the_limit_and_one_less_does_not(check, limit, sett
         assert not verdicts(check(plan(limit, **settings), *nearer))[name]["passed"]
 
 
+def test_other_ranks_on_the_same_cards_are_told_as_ranks(check):
+    """MLA's latent is whole on every rank of --tp: layers in stages keep an eighth each, on no more cards."""
+    settings = {"model": "deepseek-v3", "gpu": "h200-sxm", "engine": "vllm", "weights": "fp8", "tp": 8, "ctx": "32K"}
+    broken = verdicts(check(plan("must_fit: true", **settings, batch=64)))["must_fit"]
+    assert broken["change"].startswith("--tp 1 --pp 7 (ranks tp 1 x pp 7 instead of tp 8 x pp 1)")
+
+
+def test_limits_that_hold_are_counted_past_a_screen_and_listed_where_it_says(kvcalc, tmp_path):
+    path = tmp_path / "kvcalc.yaml"
+    batches = list(range(1, 32))
+    path.write_text(plan("max_kv_cache: 99GiB", model="llama-8b", matrix=f"{{batch: {batches}}}"))
+    for form in ("table", "markdown"):
+        told = kvcalc("check", path, "--format", form).out
+        assert "31 limits held (--format csv or json lists them)" in told and told.count("max_kv_cache") == 0
+    assert kvcalc("check", path, "--format", "csv").out.count("max_kv_cache") == 31
+
+
+def test_a_single_one_is_no_plural(kvcalc, tmp_path):
+    path = tmp_path / "kvcalc.yaml"
+    path.write_text(plan("min_sequences: 2", model="llama-8b", kv_cache_memory="1GiB", ctx=8192))
+    assert "1 sequence  2 sequences" in kvcalc("check", path).out
+
+
+def test_a_recipe_of_llama_cpp_is_weights_of_a_plan(kvcalc, check):
+    """Llama-3.1-8B's Q4_K_M is a file of 4.92 GB (bartowski/Meta-Llama-3.1-8B-Instruct-GGUF)."""
+    settings = {"model": "llama-8b", "engine": "llama.cpp", "gpu": "rtx-4090", "weights": "q4_k_m"}
+    limits = "max_tpot: 20ms, min_sequences: 1, min_tokens_per_second: 50"
+    found = check(plan(limits, **settings, isl=2000, osl=300))
+    assert found["passed"]
+    fit = kvcalc("fit", "llama-8b", *flags_of(settings), "--ctx", "2300", "--format", "json").json
+    (weights,) = [term for term in fit["terms"] if term["name"] == "weights"]
+    assert weights["low_bytes"] < 4.92e9 < weights["high_bytes"] and weights["basis"] == "assumed"
+    assert found["cases"][0]["figures"]["max_sequences"]["value"] == fit["max_batch"]
+
+
 def test_a_bound_on_bytes_is_met_at_the_byte(check):
     # llama-8b: 32 layers x 8 KV heads x 128 x 2 (K and V) x 2 bytes (config.json)
     exact = 32 * 8 * 128 * 2 * 2
@@ -275,7 +345,8 @@ def test_a_baseline_and_a_lock_say_whether_anything_moved(kvcalc, tmp_path):
     path.write_text(plan("max_kv_cache: 9GiB", model="llama-8b", batch=2))
     assert kvcalc("check", path, "--baseline", before, "--fail-on", "5%").code == 1
     path.write_text(plan("max_kv_cache: 9GiB", model="qwen3-8b"))
-    assert kvcalc("check", path, "--locked").code == 1
+    answer = kvcalc("check", path, "--locked")
+    assert answer.code == 1 and "2 moved (--update-lock takes" in answer.out
     assert kvcalc("check", path, "--fail-on", "5%").code == 2
 
 
@@ -320,3 +391,28 @@ def test_five_hundred_cases_take_seconds_and_load_nothing_heavy(tmp_path):
     assert heavy == []
     # Two seconds on a machine of its own; shared ones are several times slower.
     assert float(seconds) < 10 and time.perf_counter() - start < 60
+
+
+def test_weights_that_do_not_fit_have_no_speed_and_are_no_mistake(check):
+    """With a shared prefix the room is counted beside the weights alone, of which 149 GiB are no 90% of one card."""
+    settings = {"model": "qwen3-next-80b-a3b", "gpu": "h100-sxm", "isl": 3000, "osl": 100, "shared_prefix": 100}
+    found = verdicts(check(plan("max_tpot: 1s", **settings)))["max_tpot"]
+    assert check.answer.code == 1 and found["value"] is None and "do not fit" in found["rule"]
+
+
+def test_a_context_past_all_that_is_tried_is_kept_by_no_change(check):
+    """mamba-2.8b states no longest context; fit asks about 2^24 tokens at most, and so does what is offered."""
+    settings = {"model": "mamba-2.8b", "gpu": "b200-sxm", "tp": 4}
+    found = verdicts(check(plan(f"min_context: {2**24 + 1}", **settings)))["min_context"]
+    assert (found["value"], found["passed"], found["change"]) == (2**24, False, None)
+
+
+def test_a_batch_that_is_enough_is_found_below_one_that_does_not_fit(check):
+    """Steps of a search that doubles jump over the few batches that are fast enough and still fit."""
+    settings = {"model": "llama-8b", "gpu": "l40s", "isl": 8000, "osl": 100, "batch": 1}
+    most = verdicts(check(plan("min_sequences: 1", **{**settings, "ctx": 8100})))["min_sequences"]["value"]
+    assert most - 1 not in (1, 2, 4, 8, 16, 32)
+    given = {**settings, "batch": most}
+    fastest = verdicts(check(plan("min_tokens_per_second: 1", **given)))["min_tokens_per_second"]["value"]
+    found = verdicts(check(plan(f"min_tokens_per_second: {fastest * 0.999}", **settings)))["min_tokens_per_second"]
+    assert found["change"].startswith(f"--batch {most} ")

@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from sample import run_document
 
 from kvcalc.cli.app import main
 from kvcalc.plan import results
-from kvcalc.plan.results import read_result, subjects_of
+from kvcalc.plan.results import answers_of, read_result
 
 
 @pytest.fixture
@@ -46,6 +47,32 @@ def test_two_sizes_are_held_figure_by_figure_and_explained_by_their_parts(saved,
     main(["compare", "a.json", "b.json"])
     # 52 windows of 1,024 tokens x 16 heads x 128 x 2 x 2 B halve; ten global layers double and halve.
     assert "total_bytes by part: window -832.00 MiB" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm", "llama.cpp"])
+def test_the_parts_of_a_pool_add_up_to_it(saved, engine):
+    many = ("--gpus", "2") if engine == "llama.cpp" else ("--tp", "2", "--dp", "2")
+    document = saved("a.json", "fit", "llama-8b", "--gpu", "h200-sxm", "--engine", engine, *many)
+    [answer] = answers_of(document, "a.json")
+    assert sum(answer.parts["pool_bytes"].values()) == document["pool_bytes"]
+    assert answer.parts["pool_bytes"]["card"] == document["gpu"]["total_bytes"] * (2 if engine == "llama.cpp" else 1)
+
+
+def test_a_larger_card_is_a_part_of_what_a_pool_gained(saved, capsys):
+    """Of what a larger card has more, vLLM takes nine tenths here (v1/worker/utils.py: request_memory)."""
+    flags = ("--engine", "vllm@0.33", "--gpu-memory-utilization", "0.9")
+    first, second = (saved(f"{gpu}.json", "fit", "llama-8b", "--gpu", gpu, *flags) for gpu in ("h100-sxm", "h200-sxm"))
+    more = second["gpu"]["total_bytes"] - first["gpu"]["total_bytes"]
+    parts = [answers_of(one, "a")[0].parts["pool_bytes"] for one in (first, second)]
+    assert parts[1]["left by the engine"] - parts[0]["left by the engine"] == pytest.approx(-more / 10, abs=1)
+    capsys.readouterr()
+    main(["compare", "h100-sxm.json", "h200-sxm.json"])
+    assert "pool_bytes by part: card +60.75 GiB, left by the engine -6.08 GiB" in capsys.readouterr().out
+
+
+def test_a_pool_that_was_given_has_no_parts(saved):
+    [answer] = answers_of(saved("a.json", "fit", "llama-8b", "--kv-cache-memory", "9GiB"), "a.json")
+    assert answer.parts == {}
 
 
 def test_what_got_worse_fails_only_where_it_is_asked(saved, capsys):
@@ -115,9 +142,9 @@ def test_points_of_two_sweeps_meet_by_what_they_are(saved, capsys):
     [
         ('{"schema": "kvcalc.size/1", "model": {}}', "damaged"),
         ('{"schema": "kvcalc.size/2"}', "unknown schema"),
-        ('{"schema": "kvcalc.size/1", "mod', "no JSON"),
+        ('{"schema": "kvcalc.size/1", "mod', "cut short"),
         ('{"schema": "kvcalc.check/1", "cases": []}', "no figures"),
-        ('["schema", "kvcalc.size/1"]', "names no schema"),
+        ('["schema", "kvcalc.size/1"]', "no JSON object"),
     ],
 )
 def test_what_is_no_whole_answer_is_refused(text, said, tmp_path, capsys):
@@ -146,24 +173,22 @@ def test_every_figure_of_the_table_is_found_in_a_real_document(saved):
     saved("t.json", "throughput", "llama-8b", "--gpu", "h100-sxm", "--served")
     saved("w.json", "sweep", "llama-8b", "--gpu", "h100-sxm", "--served", "--batch", "1")
     for name, wanted in (("s", results._SIZE), ("f", results._FIT), ("t", results._SPEED), ("w", results._POINT)):
-        (subject,) = subjects_of(read_result(Path(f"{name}.json")), name)
-        assert set(subject.figures) == set(wanted), name
-        for found in subject.figures.values():
+        (answer,) = answers_of(read_result(Path(f"{name}.json")), name)
+        assert set(answer.figures) == set(wanted), name
+        for found in answer.figures.values():
             assert found["low"] <= found["value"] <= found["high"]
 
 
 def test_a_run_stands_beside_a_prediction_and_a_third_run(saved, capsys):
-    pytest.importorskip("torch")
-    run = saved("r.json", "profile", "textbook-gqa", "--layers", "2", "--ctx", "512", "--batch", "2", "--device", "cpu")
-    saved(
-        "s.json", "size", "textbook-gqa", "--set", "layers.repeat=2", "--ctx", "512", "--batch", "2", "--dtype", "fp32"
-    )
+    run = run_document(contexts=(8192,), batches=(4,))
+    Path("r.json").write_text(json.dumps(run))
+    saved("s.json", "size", "llama-8b", "--ctx", "8192", "--batch", "4")
     _, document = compared(capsys, "s.json", "r.json")
     row = figure(document, "total_bytes")
     assert row["basis"] == "exact, then measured"
-    # A run is of its own dtype; what it predicts is what it measured.
-    assert row["second_value"] == sum(part["predicted_bytes"] for part in run["points"][0]["components"])
+    assert row["second_value"] == sum(part["measured_bytes"] for part in run["points"][0]["components"])
     _, document = compared(capsys, "r.json", "r.json", "r.json")
+    assert {row["figure"] for row in document["figures"]} == {"total_bytes", "prefill_seconds", "step_seconds"}
     assert {row["change"] for row in document["figures"]} == {"same"}
 
 
@@ -189,8 +214,68 @@ def test_two_plans_meet_case_by_case_and_a_result_of_one(saved, capsys, tmp_path
     assert {row["change"] for row in document["figures"]} == {"same"}
 
 
+def test_a_screen_leaves_out_what_is_the_same_where_that_is_much(saved, capsys):
+    saved("a.json", "sweep", "llama-8b", "--ctx", "1K..64K", "--batch", "1,2")
+    capsys.readouterr()
+    assert main(["compare", "a.json", "a.json"]) == 0
+    told = capsys.readouterr().out
+    assert "same (--format" in told and len(told.splitlines()) < 10
+    assert main(["compare", "a.json", "a.json", "--format", "csv"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) > 20
+
+
 def test_a_plan_with_a_case_that_has_no_answer_is_refused(capsys, tmp_path):
     plan = tmp_path / "p.yaml"
     plan.write_text("cases:\n  - {name: chat, model: no-such-model}\n")
     assert main(["compare", str(plan), "llama-8b"]) == 2
     assert "p.yaml:2: chat: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("kv_cache", "total_bytes"), "16 GiB"),
+        (("kv_cache", "total_bytes"), 10**40),
+        (("kv_cache", "total_bytes"), True),
+        (("kv_cache", "components", 0, "name"), 7),
+        (("kv_cache", "components", 0, "bytes_per_token"), [1]),
+        (("request", "batch"), "x"),
+        (("request", "batch"), None),
+        (("model", "name"), None),
+    ],
+)
+def test_a_saved_answer_with_a_value_of_another_kind_is_damaged(saved, capsys, path, value):
+    document = saved("whole.json", "size", "llama-8b")
+    place = document
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    Path("damaged.json").write_text(json.dumps(document))
+    for names in (("damaged.json", "whole.json"), ("whole.json", "damaged.json"), ("damaged.json", "llama-8b")):
+        capsys.readouterr()
+        assert main(["compare", *names]) == 2
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert printed.err.startswith("error: damaged.json is damaged: it is no whole kvcalc.size/1\nhint: ")
+
+
+def test_a_figure_of_a_check_without_its_unit_is_damaged(saved, capsys):
+    Path("plan.yaml").write_text("cases: [{name: a, model: llama-8b, gpu: h100-sxm}]")
+    document = saved("check.json", "check", "plan.yaml")
+    del document["cases"][0]["figures"]["total_bytes"]["unit"]
+    Path("damaged.json").write_text(json.dumps(document))
+    assert main(["compare", "damaged.json", "check.json"]) == 2
+    assert "damaged.json is damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["table", "markdown"])
+def test_nothing_that_a_saved_answer_says_moves_a_cursor(saved, capsys, form):
+    """ESC starts a colour, U+202E turns a line around, U+0085 ends one."""
+    document = saved("a.json", "size", "llama-8b")
+    document["request"]["dtype"] = document["kv_cache"]["components"][0]["name"] = "\x1b[31m\u202e\u0085::error::x"
+    Path("b.json").write_text(json.dumps(document))
+    capsys.readouterr()
+    assert main(["compare", "a.json", "b.json", "--format", form]) == 0
+    printed = capsys.readouterr().out
+    assert all(line.isprintable() for line in printed.split("\n"))
+    assert "_[31m_" in printed

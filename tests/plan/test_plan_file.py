@@ -104,6 +104,8 @@ WRONG = {
     "": ("the file is empty", "cases:"),
     CASE + "---\n" + CASE: (":5: a second document", "one"),
     "cases: [\n": (":2: not YAML", ""),
+    "cases:\n  chat: {model: llama-8b}\n": (":1: cases: is no list", "- name: chat"),
+    CASE + "\tctx: 8K\n": (":4: not YAML", "indent with spaces"),
 }
 
 

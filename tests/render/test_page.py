@@ -10,8 +10,9 @@ from pages import Reader, seen
 
 from kvcalc.chart import Axis, Chart, Series
 from kvcalc.errors import KvcalcError, printable, shorten
-from kvcalc.render.drawing import COLORS, data_table, drawn, script_data
+from kvcalc.render.drawing import COLORS, data_table, drawn
 from kvcalc.render.html import DARK, LIGHT, POLICY, Page, Section, to_html
+from kvcalc.render.inline import script_json
 from kvcalc.render.ticks import MOST_TICKS, limits, short, ticks, words
 from kvcalc.report import Column, Table
 
@@ -157,7 +158,7 @@ def test_hostile_names_stay_words(name):
 
 @given(st.text(max_size=40))
 def test_a_script_element_ends_where_its_data_end(name):
-    text = script_data(charts(name))
+    text = script_json([drawn(chart) for chart in charts(name)])
     assert not set("<>&\u2028\u2029") & set(text)
     assert json.loads(text)[0]["key"] == "grow"
 

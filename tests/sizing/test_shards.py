@@ -6,8 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kvcalc
+from kvcalc.errors import KvcalcError
 from kvcalc.model.spec import Checkpoint
+from kvcalc.sizing.notes import basis
 from kvcalc.sizing.shards import weights_per_rank
+from kvcalc.sizing.weight_formats import find_weights
 
 GIB = 2**30
 DENSE = """\
@@ -183,3 +186,30 @@ def test_an_encoder_is_on_the_first_stage():
     first, last = weights_per_rank(kvcalc.size("whisper-large-v3", 448, pp=2)).stage_bytes
     assert first > 2 * last
     assert "encoder" in weights_per_rank(kvcalc.size("whisper-large-v3", 448, tp=2)).why
+
+
+@pytest.mark.parametrize(
+    ("model", "listed"),
+    [("llama-3.1-8b", 4.92e9), ("qwen3-4b", 2.50e9)],
+)
+def test_a_recipe_of_llama_cpp_weighs_what_its_files_do(model, listed):
+    """Q4_K_M as listed, to 5 MB: bartowski/Meta-Llama-3.1-8B-Instruct-GGUF, bartowski/Qwen_Qwen3-4B-GGUF (tied head)."""
+    size = kvcalc.size(kvcalc.load(model), 1024, weights="q4_k_m")
+    (weights,) = (found := weights_per_rank(size)).stages
+    assert weights.low_bytes < listed < weights.high_bytes + 5e6
+    assert weights.high_bytes < 1.05 * weights.low_bytes
+    assert size.weight_bytes == weights.low_bytes
+    assert found.basis == "assumed" and "q6_k beside q4_k_m" in found.why
+    assert basis(size, "weights") == "assumed" and basis(size, "cache", "reads") == "exact"
+
+
+@given(st.integers(1, 10**12))
+def test_a_recipe_lies_between_its_block_types(values):
+    """q4_k has 144 B and q6_k 210 B a block of 256 (ggml-common.h)."""
+    held = find_weights("Q4_K_M ", "bf16").bulk.bulk_bytes(values, "weights")
+    assert values * 144 <= 256 * held <= values * 210 + 256
+
+
+def test_what_is_no_format_of_weights_is_refused():
+    with pytest.raises(KvcalcError, match="q4_k_x"):
+        kvcalc.size(kvcalc.load("llama-8b"), 1024, weights="q4_k_x")

@@ -42,3 +42,8 @@ def test_fronts_are_parted_by_a_gap():
 
 def test_nothing_that_fits_is_no_chart():
     assert latency_chart([{"fits": False}]) is None
+
+
+def test_engines_are_series_of_their_own():
+    under = [{**point("a", 1, 2, 1), "engine": engine} for engine in ("vllm@0.26", "sglang@0.5.20")]
+    assert [one.name for one in latency_chart(under).series[:2]] == ["vllm@0.26", "sglang@0.5.20"]

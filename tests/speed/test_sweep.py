@@ -15,7 +15,7 @@ from kvcalc.speed.calibration import Scales
 from kvcalc.speed.fitting import sequences_that_fit
 from kvcalc.speed.setting import Use, machine_for, make_setting, workload_of
 from kvcalc.speed.sweep import axis, cells, grid
-from kvcalc.speed.sweep.asked import Asked, Deployment, Model, make_ready
+from kvcalc.speed.sweep.asked import Asked, make_ready
 from kvcalc.speed.sweep.axis import Axis, parse_axis, refuse_too_many
 from kvcalc.speed.sweep.front import Front
 from kvcalc.speed.sweep.goals import Answers, Goals
@@ -348,11 +348,12 @@ def test_axes(text, values):
     ("text", "message"),
     [
         ("8..1", "runs backwards"),
+        ("..8", "is no range"),
         ("1..8*1", "never rises"),
         ("0..8", "at least 1"),
         ("-4", "is not a"),
         ("1,", "is not a"),
-        ("1..", "is not a"),
+        ("1..", "is no range"),
         ("1..8-2", "is not a"),
         ("1..2..3", "is not a"),
         ("64,024", "end of a number"),
@@ -376,8 +377,16 @@ def test_a_billion_points_are_refused_before_they_are_made():
             batches=range(1_000_000),
             use=tuple(Use(sharding=Sharding(tp=tp)) for tp in (1, 2, 4)),
         )
-    refuse_too_many([10**8])
+    refuse_too_many([10**4, 10**4])
     assert Axis(((1, 2), (2, 3))).length == 4
+
+
+def test_a_side_too_large_for_memory_is_refused_before_it_is_made():
+    long = parse_axis("1..100000000+1", "--ctx")
+    with pytest.raises(KvcalcError) as refused:
+        refuse_too_many([1, long.length])
+    assert refused.value.message == "a side of 100,000,000 counts; at most 4,000,000 are taken"
+    refuse_too_many([10**6, 100])
 
 
 @pytest.mark.parametrize(
@@ -434,11 +443,10 @@ def test_contexts_past_a_models_limit_are_left_out():
 
 
 def test_gpus_of_a_copy():
-    spec = kvcalc.load("deepseek-v3")
     spread = Sharding(tp=8, dp=8, ep=8)
-    assert Deployment(Model(spec, Use(sharding=spread)), H200).gpus == 64
-    assert Deployment(Model(spec, Use(sharding=spread, attention_dp=True)), H200).gpus == 8
-    assert Deployment(Model(spec, Use(sharding=Sharding(tp=4, pp=2))), H200).gpus == 8
+    assert Use(sharding=spread).gpus == 64
+    assert Use(sharding=spread, attention_dp=True).gpus == 8
+    assert Use(sharding=Sharding(tp=4, pp=2)).gpus == 8
 
 
 def test_the_most_at_once_is_the_edge():

@@ -125,13 +125,14 @@ class Server:
             one.reserved = self.reserve(one)
             one.place = self.buddy.take(one.reserved)
             return one.place is not None
+        fresh = sum(1 for block in one.ids if block not in self.readers)
+        need = self.used() + self.own(one, one.goal) + self.block_units * fresh
+        if need + (self.spare if self.running else 0) > self.pool:
+            return False
+        self.evict(self.used())
         lead = 0
         while lead < len(one.ids) and (one.ids[lead] in self.readers or one.ids[lead] in self.idle):
             lead += 1
-        fresh = sum(1 for block in one.ids if block not in self.readers)
-        need = self.own(one, one.goal) + self.block_units * fresh
-        if self.used() + need + (self.spare if self.running else 0) > self.pool:
-            return False
         for block in one.ids:
             self.readers[block] = self.readers.get(block, 0) + 1
             if block in self.idle:
@@ -141,14 +142,21 @@ class Server:
             one.computed = min(lead, (one.goal - 1) // self.block) * self.block
         return True
 
-    def give(self, one: Sequence) -> None:
+    def evict(self, used: float) -> None:
+        """Kept blocks go at once where others need the room, the one unused for longest first."""
+        while used + self.cached() > self.pool:
+            self.idle.pop(0)
+
+    def give(self, one: Sequence, written: int) -> None:
+        """Of its prefix blocks the first `written` ones hold something that may be kept."""
         if self.buddy:
             self.buddy.free(one.place)
-        for block in reversed(one.ids):
+        for place, block in reversed(list(enumerate(one.ids))):
             self.readers[block] -= 1
             if not self.readers[block]:
                 del self.readers[block]
-                self.idle.append(block)
+                if place < written:
+                    self.idle.append(block)
 
     # A step.
 
@@ -156,11 +164,7 @@ class Server:
         preempted = False
         while self.used() > self.pool:
             one = self.running.pop()
-            self.give(one)
-            if self.block and not one.decodes:
-                # What was not computed yet is found by nobody.
-                behind = set(one.ids[one.computed // self.block :])
-                self.idle = [block for block in self.idle if block not in behind]
+            self.give(one, len(one.ids) if one.decodes else one.computed // (self.block or 1))
             one.preemptions += 1
             one.swapped = self.swaps and one.decodes
             one.decodes, one.computed = False, 0
@@ -198,8 +202,7 @@ class Server:
         context = sum(one.prompt + one.made for one in deciding)
         seconds = self.cost.mixed(len(deciding), context, prefill, prefill_context)
         used = self.used()
-        while used + self.cached() > self.pool:
-            self.idle.pop(0)
+        self.evict(used)
         assert used + self.cached() <= self.pool
         self.peak = max(self.peak, used)
         self.count(seconds, used)
@@ -217,7 +220,7 @@ class Server:
                     ended.append(one)
         for one in sorted(ended, key=lambda one: one.number):
             self.running.remove(one)
-            self.give(one)
+            self.give(one, len(one.ids))
 
     def count(self, seconds: float, used: int) -> None:
         shared = self.block_units * len(self.readers)

@@ -57,7 +57,7 @@ def hits_of_a_list(trace, capacity, block, with_tails=False):
     return hits
 
 
-@given(st.one_of(traces(), traces(chained=False)), st.sampled_from([2, 4, 8]), st.booleans())
+@given(st.one_of(traces(), traces(chained=False)), st.sampled_from([1, 2, 4, 8]), st.booleans())
 def test_the_curve_is_that_of_a_list_at_every_capacity(trace, block, with_tails):
     capacities, rates = hit_curve(trace, block, with_tails=with_tails)
     for capacity in range(1, 31, 3):

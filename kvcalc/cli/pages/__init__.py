@@ -69,17 +69,9 @@ def _check(document: Mapping[str, Any], make: Callable[[Any], "Page"], name: str
 
 def read_document(path: Path) -> dict[str, Any]:
     """The JSON object in a file; KvcalcError where there is none."""
-    from kvcalc.model.files import read_bounded
+    from kvcalc.model.files import read_json
 
-    name = shorten(str(path), 200)
-    raw = read_bounded(path, _MOST_BYTES, "saved result", "kvcalc ... -o x.json writes one", "sweep with larger steps")
-    try:
-        document = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise KvcalcError(f"{name} is no JSON: {error if raw else 'it is empty'}", "-o x.json writes it") from error
-    if not isinstance(document, dict):
-        raise KvcalcError(f"{name} is no saved result: no JSON object", "kvcalc ... -o x.json writes one")
-    return cast("dict[str, Any]", document)
+    return read_json(path, _MOST_BYTES, "saved result", "kvcalc ... -o x.json writes one", "sweep with larger steps")
 
 
 _MOST_BYTES = 64 * 2**20

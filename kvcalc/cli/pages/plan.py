@@ -9,6 +9,7 @@ from kvcalc.plan.documents import (
     FigureDocument,
     VerdictDocument,
 )
+from kvcalc.plan.report import check_notes
 from kvcalc.plan.sentences import error_sentence, lock_sentence, moved_sentence, shown
 from kvcalc.render.html import Page, Section
 from kvcalc.report import Column, Table
@@ -40,7 +41,7 @@ def plan_page(document: CheckDocument, sections: Sequence[Section]) -> Page:
             *sections,
             Section("Figures of every case", tables=[_figures(cases)], is_folded=bool(sections)),
         ),
-        notes=[*document["notes"], *(f"{case['name']}: {note}" for case in cases for note in case["notes"])],
+        notes=list(dict.fromkeys(check_notes(document))),
     )
 
 

@@ -44,7 +44,8 @@ def points_page(
     """The page of points, however they were written down, and of answers."""
     has_speed = bool(points) and "fits" in points[0]
     found = [latency_chart(points), swept_capacity_chart(points)] if has_speed else []
-    charts = [chart for chart in found if chart] + ([swept_bytes_chart(points)] if points else [])
+    found += [swept_bytes_chart(points)] if points else []
+    charts = [chart for chart in found if chart]
     front = [point for point in points if point.get("pareto")]
     tables = [_table(front, "Pareto front", _HIDDEN_OF_FRONT)] if front else []
     fits = sum(bool(point.get("fits")) for point in points)

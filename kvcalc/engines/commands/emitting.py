@@ -132,7 +132,7 @@ class _Emitter:
             name = find_format(work.dtype, "--dtype").name
             yield from self._flag("dtype", _DTYPES.get(name, name))
         if work.weights is not None:
-            yield from self._weights(find_format(work.weights, "--weights").name)
+            yield from self._weights(self.size.weights_format)
         if work.state_dtype is not None:
             self.unsaid.append(f"recurrent states are planned in {work.state_dtype}")
 

@@ -32,7 +32,8 @@ def cache_folder() -> Path:
     above = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     home = os.environ.get("HF_HOME") or os.path.join(above, "huggingface")  # noqa: PTH118 (it may begin with $)
     chosen = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
-    return Path(os.path.expandvars(chosen or home)).expanduser() / ("" if chosen else "hub")
+    # os.path leaves the home of an unknown user as it is written; Path.expanduser raises.
+    return Path(os.path.expanduser(os.path.expandvars(chosen or home))) / ("" if chosen else "hub")  # noqa: PTH111
 
 
 def find_in_cache(repo_id: str) -> Path | None:

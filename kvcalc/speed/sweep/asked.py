@@ -59,12 +59,6 @@ class Deployment(NamedTuple):
         """How it is used."""
         return self.model.use
 
-    @property
-    def gpus(self) -> int:
-        """GPUs of one copy of it, data-parallel ranks among them."""
-        sharding = self.use.sharding
-        return sharding.tp * sharding.pp * (1 if self.use.attention_dp else sharding.dp)
-
     def size(self, context: int, batch: int) -> CacheSize:
         """What a workload needs."""
         return self.model.size.at(context, batch)

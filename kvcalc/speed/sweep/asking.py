@@ -9,10 +9,10 @@ from kvcalc.cache.formats import AUTO, find_format
 from kvcalc.cache.sharding import Sharding
 from kvcalc.engines.engine import engine_classes, find_engine
 from kvcalc.errors import KvcalcError
+from kvcalc.sizing.weight_formats import is_recipe
 from kvcalc.speed.machine import engine_name
 from kvcalc.speed.setting import Use
 from kvcalc.speed.sweep.axis import parse_axis, refuse_too_many
-from kvcalc.speed.weights import is_recipe
 
 
 def listed(given: Iterable[str] | None) -> list[str]:

@@ -39,6 +39,8 @@ _THOUSANDS = re.compile(r"0[0-9]+")
 
 def _part(text: str, flag: str, what: str) -> Sequence[int]:
     match = _RANGE.fullmatch(text)
+    if match is None and ".." in text:
+        raise KvcalcError(f"{flag} {shorten(text)!r} is no range", "both ends: 1K..1M doubles, 1..256*4, 512..8K+512")
     if match is None:
         return (_count(text, flag, what),)
     start, stop = (_count(end, flag, what) for end in (match[1], match[2]))
@@ -66,6 +68,8 @@ def _count(text: str, flag: str, what: str) -> int:
 
 MOST_POINTS = 10**8
 """Points of the largest grid: hours of work past it are more likely a slip than a wish."""
+LONGEST_SIDE = 4 * 10**6
+"""Counts of one axis: its numbers are made before the first point is."""
 MOST_HELD = 10**6
 """Points of the largest grid that is held in memory as a whole; larger ones are written as they are made."""
 
@@ -85,11 +89,16 @@ def refuse_unheld(sides: Sequence[int]) -> None:
 
 
 def refuse_too_many(sides: Sequence[int]) -> None:
-    """KvcalcError where a grid of these sides is larger than any that is answered."""
+    """KvcalcError where a grid of these sides is larger than any that is answered, or one of them than memory takes."""
     if prod(sides) > MOST_POINTS:
         counts = [f"{side:,}" for side in sides if side > 1]
         product = f" ({' x '.join(counts)})" if len(counts) > 1 else ""
         raise KvcalcError(
             f"a grid of {prod(sides):,} points{product}; at most {MOST_POINTS:,} are answered",
-            "let a range double (1K..1M) or take larger steps (1..4096+64)",
+            _FEWER,
         )
+    if max(sides) > LONGEST_SIDE:
+        raise KvcalcError(f"a side of {max(sides):,} counts; at most {LONGEST_SIDE:,} are taken", _FEWER)
+
+
+_FEWER = "let a range double (1K..1M) or take larger steps (1..4096+64)"

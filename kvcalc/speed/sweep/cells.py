@@ -152,7 +152,7 @@ def who(deployment: Deployment, ready: Ready | None) -> dict[str, Any]:
         "engine": deployment.engine,
         "gpu": deployment.gpu,
         "tp": use.sharding.tp,
-        "gpus": deployment.gpus,
+        "gpus": use.gpus,
     }
 
 
@@ -186,7 +186,7 @@ def _speed(ready: Ready, asked: Asked, tokens: Any, sequences: Any, fits: Any) -
         token = pricing.tpot(batch)
         seconds |= {"tpot_seconds": seconds_of(token), "ttft_seconds": seconds_of(pricing.ttft(batch))}
     each = 1 / seconds["tpot_seconds" if asked.served else "step_seconds"]
-    total, gpus = batch * each, ready.deployment.gpus
+    total, gpus = batch * each, ready.deployment.use.gpus
     rates = {
         "tokens_per_second": total,
         "tokens_per_second_per_gpu": total / gpus,

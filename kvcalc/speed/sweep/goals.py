@@ -113,7 +113,7 @@ class Answers:
         return row if shared is None else {**row, **self._figures(ready, pricing, shared)}
 
     def _figures(self, ready: Ready, pricing: Pricing, shared: Shared) -> dict[str, Any]:
-        goals, gpus = self.goals, shared.copies * ready.deployment.gpus
+        goals, gpus = self.goals, shared.copies * ready.deployment.use.gpus
         tpot = float(seconds_of(pricing.tpot(shared.running)))
         total = (goals.users or shared.running) / tpot if goals.rate is None else goals.rate * pricing.osl
         return {

@@ -1,45 +1,43 @@
-"""A sweep as a picture, with matplotlib: tokens/s a GPU against a user with the front, or bytes against context.
+"""A sweep as a picture: tokens/s a GPU against a user with the front, or bytes against context.
 
-Colours are those of Okabe and Ito, which colour-blind readers tell apart; each has a marker of its own too. Past them
-dashes tell lines apart, and deployments that are on no front are grey together.
+Every colour has a marker of its own too. Past them dashes tell lines apart, and deployments that are on no front are
+grey together.
 """
 
-import io
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from kvcalc.errors import KvcalcError
+from kvcalc.picture import (
+    BLUE,
+    FAINT,
+    GREEN,
+    INK,
+    ORANGE,
+    PURPLE,
+    RED,
+    SKY,
+    explain,
+    picture_of,
+    refuse_without_matplotlib,
+)
 from kvcalc.speed.sweep.cells import WHO
 from kvcalc.speed.sweep.grid import PER_GPU, PER_USER, Grid
-from kvcalc.units import memory, memory_unit
+from kvcalc.units import counted, memory, memory_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
     from pandas import DataFrame
 
-INK, FAINT = "#1f2328", "#8b949e"
-MARKS = (("#0072b2", "o"), ("#e69f00", "s"), ("#009e73", "D"), ("#d55e00", "^"), ("#cc79a7", "v"), ("#56b4e9", "P"))
+MARKS = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "D"), (RED, "^"), (PURPLE, "v"), (SKY, "P"))
 DASHES = ("-", "--", ":", "-.")
 MOST_SERIES = len(MARKS) * len(DASHES)
 """Lines that can be told apart."""
 MOST_CLOUDS = 2 * len(MARKS)
 """The same of marks, which are filled or hollow."""
-_WIDTH_INCHES, _HEIGHT_INCHES, _DPI = 9, 5, 160
+_WIDTH_INCHES, _HEIGHT_INCHES = 9, 5
 _LEGEND_ROW_INCHES, _LEGEND_COLUMNS = 0.19, 2
-_STYLE: Any = {
-    "font.size": 10,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": FAINT,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "grid.color": FAINT,
-    "grid.alpha": 0.25,
-    "legend.frameon": False,
-    "legend.fontsize": 9,
-    "svg.hashsalt": "kvcalc",
-    "text.parse_math": False,
-}
 MOST_DRAWN = 50_000
 """Points of the largest picture: past it marks only cover one another."""
 
@@ -47,26 +45,20 @@ MOST_DRAWN = 50_000
 def picture(grid: Grid, form: str) -> bytes:
     """The points as `svg` or `png`; KvcalcError where matplotlib is missing, there is nothing to draw, or too much."""
     _refuse(grid)
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
+    return picture_of(lambda figure: _draw(figure, grid), (_WIDTH_INCHES, _HEIGHT_INCHES), form)
 
-    out = io.BytesIO()
-    with rc_context(_STYLE):
-        figure = Figure(figsize=(_WIDTH_INCHES, _HEIGHT_INCHES), layout="constrained")
-        draw = _draw_speed if grid.asked.gpus else _draw_memory
-        draw(figure.subplots(), grid)
-        entries = sum(len(axes.get_legend_handles_labels()[0]) for axes in figure.axes)
-        figure.set_figheight(_HEIGHT_INCHES + _LEGEND_ROW_INCHES * -(-entries // _LEGEND_COLUMNS))
-        metadata = {"Date": None, "Creator": None} if form == "svg" else None
-        figure.savefig(out, format=form, dpi=_DPI, metadata=metadata)
-    return out.getvalue()
+
+def _draw(figure: "Figure", grid: Grid) -> None:
+    """The points, on a figure that grows with its legend."""
+    axes = figure.subplots()
+    (_draw_speed if grid.asked.gpus else _draw_memory)(axes, grid)
+    explain(axes, _LEGEND_COLUMNS)
+    entries = len(axes.get_legend_handles_labels()[0])
+    figure.set_figheight(_HEIGHT_INCHES + _LEGEND_ROW_INCHES * -(-entries // _LEGEND_COLUMNS))
 
 
 def _refuse(grid: Grid) -> None:
-    from importlib.util import find_spec
-
-    if find_spec("matplotlib") is None:
-        raise KvcalcError("a picture needs matplotlib", "pip install 'kvcalc[report]'")
+    refuse_without_matplotlib()
     if grid.points > MOST_DRAWN:
         raise KvcalcError(f"{grid.points:,} points are too many to draw; at most {MOST_DRAWN:,}", "take larger steps")
     lines = len(grid.prepared.deployments)
@@ -83,7 +75,7 @@ def _draw_speed(axes: "Axes", grid: Grid) -> None:
     fronts: dict[Any, list[tuple[float, float]]] = defaultdict(list)
     named, others = _on_fronts(_by_deployment(grid))
     for frame in others:
-        label = "" if frame is not others[0] else f"{len(others):,} other deployments"
+        label = "" if frame is not others[0] else counted(len(others), "other deployment")
         axes.plot(frame[PER_USER], frame[PER_GPU], ".", color=FAINT, markersize=3, alpha=0.5, label=label)
     for place, (name, frame) in enumerate(named):
         color, mark, dash = _look(place)
@@ -97,7 +89,6 @@ def _draw_speed(axes: "Axes", grid: Grid) -> None:
     axes.set(xlabel=f"tokens/s per user, {what}", ylabel="tokens/s per GPU", title=_title(grid))
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
-    _finish(axes)
 
 
 def _on_fronts(found: "list[tuple[str, DataFrame]]") -> "tuple[list[tuple[str, DataFrame]], list[DataFrame]]":
@@ -141,18 +132,12 @@ def _draw_memory(axes: "Axes", grid: Grid) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: memory(int(value), memory_unit(value))))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_formatter(NullFormatter())
-    _finish(axes)
 
 
 def _look(place: int) -> tuple[str, str, str]:
     """Colour, marker and dashes of the series at this place."""
     color, mark = MARKS[place % len(MARKS)]
     return color, mark, DASHES[place // len(MARKS) % len(DASHES)]
-
-
-def _finish(axes: "Axes") -> None:
-    axes.grid(visible=True)
-    axes.legend(loc="upper left", bbox_to_anchor=(0, -0.1), borderaxespad=0, ncols=_LEGEND_COLUMNS)
 
 
 def _by_deployment(grid: Grid) -> "list[tuple[str, DataFrame]]":

@@ -1,4 +1,4 @@
-"""What is worked out once: a figure by a key of its own."""
+"""What is worked out once and asked for often, under a key of its own."""
 
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
@@ -7,7 +7,7 @@ Found = TypeVar("Found")
 
 
 class Memo:
-    """Figures that were asked for before. A question that ends in an error is asked again."""
+    """Answers by key. What ended in an error is not kept, and is asked again."""
 
     def __init__(self) -> None:
         self._found: dict[Hashable, Any] = {}
