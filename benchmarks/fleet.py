@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 import kvcalc
+from kvcalc.sizing.blocks import layout_of
 from kvcalc.speed.calibration import Scales
 from kvcalc.speed.setting import Use, machine_for, make_setting
 from kvcalc.workload.fleet import simulate_fleet
-from kvcalc.workload.layout import layout_of
 from kvcalc.workload.metrics import metrics_of
 from kvcalc.workload.readers import read_trace
 from kvcalc.workload.routing import ROUTINGS

@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 
 import kvcalc
+from kvcalc.sizing.blocks import layout_of
 from kvcalc.speed.calibration import Scales
 from kvcalc.speed.setting import Use, machine_for, make_setting
-from kvcalc.workload.layout import layout_of
 from kvcalc.workload.metrics import metrics_of
 from kvcalc.workload.simulate import Setting, simulate
 from kvcalc.workload.steptime import ModelCost

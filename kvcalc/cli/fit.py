@@ -93,7 +93,7 @@ def fit(
     plan = planned(started, budget_of(card, started.pool_bytes), card.gpus)
     found = answer(plan)
     if request.strict:
-        _refuse_assumed(found.outcome)
+        refuse_assumed(found.outcome)
     report = fit_report(found)
     if command.emit is not None:
         return _emit_command(plan, model, report, output)
@@ -101,7 +101,7 @@ def fit(
     return report.exit_code
 
 
-def _refuse_assumed(outcome: "Outcome") -> None:
+def refuse_assumed(outcome: "Outcome") -> None:
     """KvcalcError where the answer rests on a term that nobody measured or derived."""
     for term in outcome.terms:
         if term.basis in ("assumed", "unknown"):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kvcalc.cli.emit import STDOUT, emit, format_of, refuse_existing, say, write_through
-from kvcalc.cli.fit import CardOptions
+from kvcalc.cli.fit import CardOptions, refuse_assumed
 from kvcalc.cli.options import OutputFormat, OutputOptions, ShardingOptions, verb
 from kvcalc.cli.simulate_ask import Flags, Requests, requests_of, servers_of
 from kvcalc.cli.simulate_options import (
@@ -105,12 +105,15 @@ def _answered(
     limit = served.max_model_len or spec.max_context
     asked = requests_of(path, requests, limit)
     servers = servers_of(spec, flags, limit or asked.trace.longest)
-    _refuse_contradictions(requests, flags, fleet, servers[0])
+    _refuse_seconds(requests, flags, fleet, servers[0])
     cases = [case_of(server, asked.trace) for server in servers]
+    for case in cases if served.strict else ():
+        refuse_assumed(case.pool.outcome)
     return _run(spec, asked, cases, fleet, output)
 
 
-def _refuse_contradictions(requests: TraceOptions, flags: Flags, fleet: FleetOptions, server: "Server") -> None:
+def _refuse_seconds(requests: TraceOptions, flags: Flags, fleet: FleetOptions, server: "Server") -> None:
+    """KvcalcError for flags about seconds where steps have none."""
     asked = {
         "--rate": requests.rate,
         "--rate-scale": requests.rate_scale,
@@ -122,8 +125,6 @@ def _refuse_contradictions(requests: TraceOptions, flags: Flags, fleet: FleetOpt
             hint = "leave one of them out" if flags.clock.time_free else "add --gpu h100-sxm, or --step-time 20ms"
             why = "--time-free counts steps" if flags.clock.time_free else "a step is the unit of time without a GPU"
             raise KvcalcError(f"{flag} is about seconds, and {why}", hint)
-    if fleet.routing is not None and (fleet.replicas or 1) < 2:
-        raise KvcalcError(f"--routing {fleet.routing}: there is one server", "add --replicas 2")
 
 
 def _run(

@@ -14,6 +14,7 @@ from kvcalc.model.spec import ModelSpec
 
 if TYPE_CHECKING:
     from kvcalc.engines.plan import Plan
+    from kvcalc.speed.calibrated import CalibrationFile
     from kvcalc.workload.asked import Server
     from kvcalc.workload.trace import Trace
 
@@ -158,9 +159,21 @@ def _server(spec: ModelSpec, flags: Flags, context: int, choice: Choice) -> "Ser
         max_num_seqs=served.max_num_seqs,
         max_num_batched_tokens=flags.engine.vllm.max_num_batched_tokens if plan.engine.is_plain else None,
         preemption=served.preemption,  # type: ignore[arg-type]
+        watermark=served.watermark,
         step_seconds=None if clock.step_time is None else parse_seconds(clock.step_time, "--step-time"),
         time_free=clock.time_free,
+        calibration=_calibration(clock, plan),
     )
+
+
+def _calibration(clock: ClockOptions, plan: "Plan") -> "CalibrationFile | None":
+    if clock.calibration is None:
+        return None
+    from kvcalc.speed.calibrated import read_calibration
+
+    if clock.time_free or clock.step_time is not None or plan.budget.gpu is None:
+        raise KvcalcError("--calibration is of a GPU's step times, and none are asked for", "--gpu alone says them")
+    return read_calibration(clock.calibration, plan.budget.gpu, None if plan.engine.is_plain else plan.engine.name)
 
 
 def plan_of(spec: ModelSpec, flags: Flags, context: int, choice: Choice) -> "Plan":
@@ -174,6 +187,7 @@ def plan_of(spec: ModelSpec, flags: Flags, context: int, choice: Choice) -> "Pla
         weights=served.weights,
         state_dtype=served.state_dtype,
         encoder_tokens=served.encoder_tokens,
+        strict=served.strict,
     )
     started = started_by(spec, request, KvDtypeOption(choice.kv_dtype), engine, CommandOptions(), flags.sharding)
     return planned(started, budget_of(flags.card, started.pool_bytes), flags.card.gpus)

@@ -75,15 +75,18 @@ class ServedOptions(msgspec.Struct, frozen=True):
     max_num_seqs: Annotated[
         int | None, typer.Option(metavar="N", help="Most requests at once.", parser=count("--max-num-seqs"))
     ] = None
-    allocator: Annotated[str, typer.Option(metavar="NAMES", help="paged; or contiguous room: max, pow2, oracle.")] = (
-        "paged"
-    )
+    allocator: Annotated[
+        str, typer.Option(metavar="NAMES", help="paged; or contiguous: max, pow2, oracle, places.")
+    ] = "paged"
     prefix_caching: Annotated[
         str | None, typer.Option(metavar="on|off|on,off", help="Keep prefixes (on where the trace has some).")
     ] = None
     preemption: Annotated[str, typer.Option(metavar="HOW", help="Of who finds no room to grow: recompute, swap.")] = (
         "recompute"
     )
+    watermark: Annotated[
+        float, typer.Option(metavar="SHARE", help="Of the pool, that admissions leave free while others run.")
+    ] = 0.0
     kv_dtype: Annotated[
         list[str] | None,
         typer.Option(
@@ -100,6 +103,7 @@ class ServedOptions(msgspec.Struct, frozen=True):
     set_: Overrides = None
     assume: Assume = False
     download: Download = False
+    strict: Annotated[bool, typer.Option("--strict", help="Exit 2 where the pool rests on an assumption.")] = False
 
 
 class ClockOptions(msgspec.Struct, frozen=True):
@@ -108,6 +112,9 @@ class ClockOptions(msgspec.Struct, frozen=True):
     PANEL: ClassVar = "Time"
     step_time: Annotated[str | None, typer.Option(metavar="TIME", help="Every step takes it: 20ms.")] = None
     time_free: Annotated[bool, typer.Option("--time-free", help="A step is the unit; all wait from the start.")] = False
+    calibration: Annotated[Path | None, typer.Option(metavar="FILE", help="Factors that kvcalc calibrate found.")] = (
+        None
+    )
 
 
 class FleetOptions(msgspec.Struct, frozen=True):

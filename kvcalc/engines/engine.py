@@ -253,6 +253,11 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         return False
 
     @property
+    def holds_whole_contexts(self) -> bool:
+        """Whether a running request has the room of a whole context to itself, whatever its length."""
+        return False
+
+    @property
     def step_tokens(self) -> int | None:
         """The most tokens of prompts and answers that a step computes, None where nobody said."""
         return getattr(self, self.step_flag) if self.step_flag else None

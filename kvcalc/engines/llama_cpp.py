@@ -32,11 +32,9 @@ from kvcalc.sizing.need import CacheSize
 from kvcalc.sizing.stages import components_of
 from kvcalc.units import memory
 
-MOST_SLOTS = 256
-"""LLAMA_MAX_SEQ of llama-cparams.h."""
+MOST_SLOTS = 256  # LLAMA_MAX_SEQ of llama-cparams.h
 MOST_CELLS = 2**31 - 1  # -c is a 32-bit number
-COMPRESSED = {4: "csa", 128: "hca"}
-"""The caches of compressed entries by ratio: llama_kv_cache_dsv4 (DeepSeek-V4)."""
+COMPRESSED = {4: "csa", 128: "hca"}  # caches of compressed entries by ratio: llama_kv_cache_dsv4 (DeepSeek-V4)
 _ORDER = ("full", "window", "csa", "hca", "index")
 _Placed = tuple[int, Component]  # behind the place of its layer in the model
 
@@ -69,6 +67,11 @@ class LlamaCpp(Engine, frozen=True, kw_only=True):
     model_suffix: ClassVar[str] = ".gguf"
     kv_formats: ClassVar[tuple[str, ...]] = ("q8_0", "q5_1", "q4_0")
     weight_formats: ClassVar[tuple[str, ...]] = ("q8_0", "q5_0", "q4_0")
+
+    @property
+    def holds_whole_contexts(self) -> bool:
+        """Whether each slot has cells of its own (n_ctx_seq of llama-context.cpp), as without --kv-unified."""
+        return not self.kv_unified
 
     def allocate(self, size: CacheSize) -> Allocation:
         """What a context holds, in bytes, for all slots; KvcalcError for what llama.cpp refuses."""

@@ -156,11 +156,12 @@ def _setting(run: Run, name: str) -> "SettingDocument":
         "replicas": run.fleet,
         "routing": run.routing,
         "kv_dtype": plan.workload.kv_dtype,
-        "allocator": server.allocator,
+        "allocator": setting.allocator,
         "prefix_caching": setting.prefix_caching,
         "max_model_len": setting.max_model_len,
         "max_num_seqs": setting.max_num_seqs,
         "max_num_batched_tokens": setting.max_num_batched_tokens,
+        "watermark": setting.watermark,
         "preemption": server.preemption,
         "step_seconds": server.step_seconds,
     }

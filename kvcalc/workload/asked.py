@@ -6,10 +6,11 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from kvcalc.engines.plan import Plan
-from kvcalc.errors import KvcalcError, nearest
+from kvcalc.errors import KvcalcError
+from kvcalc.speed.calibrated import CalibrationFile
 from kvcalc.speed.calibration import Scales
 from kvcalc.workload.pool import Pool, pool_of
-from kvcalc.workload.simulate import ALLOCATORS, Setting
+from kvcalc.workload.simulate import Setting, policy_of
 from kvcalc.workload.steptime import FixedCost, ModelCost, StepCost
 from kvcalc.workload.trace import Trace
 
@@ -38,14 +39,18 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     block_tokens: int | None = None
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
+    watermark: float = 0.0
+    """As vLLM's --watermark, config/scheduler.py of 0.24 and later: none by default."""
     preemption: Preemption = "recompute"
     step_seconds: float | None = None
     time_free: bool = False
+    calibration: CalibrationFile | None = None
+    """Factors of the throughput model's times."""
 
     def __post_init__(self) -> None:
-        if self.allocator not in ALLOCATORS:
-            near = nearest(self.allocator, ALLOCATORS, 1) or list(ALLOCATORS)
-            raise KvcalcError(f"--allocator {self.allocator!r} is not known", f"write {', '.join(near)}")
+        policy_of(self.allocator)
+        if self.watermark and self.allocator != "paged":
+            raise KvcalcError("--watermark is of blocks: room in one piece never grows", "--allocator paged")
         if self.preemption not in get_args(Preemption):
             raise KvcalcError(f"--preemption {self.preemption!r} is neither recompute nor swap", "recompute is usual")
         if not self.plan.engine.is_plain and self.max_num_batched_tokens is not None:
@@ -73,7 +78,9 @@ def case_of(server: Server, trace: Trace) -> Case:
     if plan.sharding.dp > 1:
         message = f"--dp {plan.sharding.dp}: a data-parallel rank is a server with a pool of its own"
         raise KvcalcError(message, f"--replicas {plan.sharding.dp}")
-    reserves = server.allocator != "paged"
+    is_paged = server.allocator == "paged"
+    allocator = "places" if is_paged and plan.engine.holds_whole_contexts else server.allocator
+    reserves = allocator != "paged"
     pool = pool_of(plan, block_tokens=server.block_tokens, reserves=reserves, is_asked=server.is_context_asked)
     _refuse_small(server, pool, trace)
     sequences = server.max_num_seqs or pool.blocks.most_sequences or MOST_SEQUENCES
@@ -82,12 +89,13 @@ def case_of(server: Server, trace: Trace) -> Case:
     setting = Setting(
         layout=pool.blocks.layout,
         pool_units=pool.blocks.units,
-        allocator=server.allocator,
+        allocator=allocator,
         prefix_caching=shares,
         max_model_len=pool.longest,
         max_num_seqs=sequences,
         max_num_batched_tokens=step_tokens,
         state_slots=pool.blocks.most_sequences,
+        watermark=server.watermark,
         preemption=server.preemption,
         swap_bytes_per_second=HOST_BYTES_PER_SECOND if server.is_timed else None,
         cost=_cost(server, trace, min(sequences, len(trace)), step_tokens),
@@ -124,9 +132,11 @@ def _cost(server: Server, trace: Trace, sequences: int, step_tokens: int) -> Ste
 
     use = use_of(server.plan)
     engine = server.plan.engine
-    machine = machine_for(str(server.plan.budget.gpu), None if engine.is_plain else engine.name, use)
+    name = None if engine.is_plain else engine.name
+    file = server.calibration
+    machine = machine_for(str(server.plan.budget.gpu), file.engine_for(name) if file else name, use)
     setting = make_setting(server.plan.spec, machine, use)
-    return ModelCost(setting, Scales(), sequences, trace.longest, step_tokens)
+    return ModelCost(setting, file.scales if file else Scales(), sequences, trace.longest, step_tokens)
 
 
 def use_of(plan: Plan) -> Any:

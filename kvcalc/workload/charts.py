@@ -38,11 +38,12 @@ def simulate_charts(document: "SimulateDocument") -> tuple[Chart, ...]:
 
 
 def waste_chart(runs: "Sequence[RunDocument]") -> Chart:
-    """Where each setting's pool was on average, as figure 2 of arXiv 2309.06180 has it."""
+    """Where each setting's pool was on average, as figure 2 of arXiv 2309.06180 has it; no share that none has."""
     names = [_name(run) for run in runs]
     series = tuple(
-        Series(name, names, [run["use"]["shares"][key] for run in runs], "bar")  # type: ignore[literal-required]
+        Series(name, names, shares, "bar")
         for key, name in SHARES.items()
+        if any(shares := [run["use"]["shares"][key] for run in runs])  # type: ignore[literal-required]
     )
     best = max(runs, key=lambda run: run["use"]["shares"]["token_states"])
     most = f"{best['use']['shares']['token_states']:.1%} of the pool holds what requests have written"
@@ -122,7 +123,8 @@ def times_chart(runs: "Sequence[RunDocument]", key: str, clock: Unit) -> Chart |
     )
     if not series:
         return None
-    axes = Axis(name, clock, is_log=True), Axis("share of requests", "fraction")
+    in_steps = "" if clock == "seconds" else ", steps"
+    axes = Axis(f"{name}{in_steps}", clock, is_log=True), Axis("share of requests", "fraction")
     return Chart(key, f"{_WHAT[key]} over requests", *axes, series, "; ".join(_medians(runs, key, clock)) + ".")
 
 

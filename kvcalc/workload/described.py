@@ -30,6 +30,8 @@ def described(trace: Trace, seed: int | None, *, with_fits: bool, notes: tuple[s
     if found.rate_per_second is not None:
         cv = "" if found.gap_cv is None or abs(found.gap_cv - 1) < _LIKE_POISSON else f",cv={found.gap_cv:.3g}"
         lines[0] += f" --rate {found.rate_per_second:.4g}/s{cv}"
+    if any(of[0].distance > _FAR for of in fits.values()):
+        lines.append("that is not close: --isl file:TRACE --osl file:TRACE draw from the trace itself")
     return Report(
         document=cast("dict[str, Any]", document),
         title=(trace.name, f"{len(trace):,} requests"),
@@ -39,6 +41,8 @@ def described(trace: Trace, seed: int | None, *, with_fits: bool, notes: tuple[s
     )
 
 
+_FAR = 0.1
+"""From this KS distance on a fit has another shape than what it was fitted to."""
 _LIKE_POISSON = 0.1
 """Gaps whose cv is as near to 1 are written as Poisson."""
 

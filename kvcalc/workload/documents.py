@@ -52,6 +52,7 @@ class SettingDocument(TypedDict):
     max_model_len: int | None
     max_num_seqs: int | None
     max_num_batched_tokens: int | None
+    watermark: float
     preemption: str
     step_seconds: float | None
 

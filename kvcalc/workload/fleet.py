@@ -11,6 +11,7 @@ from kvcalc.workload.outcome import Outcome
 from kvcalc.workload.parallel import run_all
 from kvcalc.workload.policies import Policy
 from kvcalc.workload.routing import Inbox, Replica, routing_of
+from kvcalc.workload.rows import chosen
 from kvcalc.workload.scheduler import Records, Scheduler
 from kvcalc.workload.simulate import Progress, Setting, admissible, simulate
 from kvcalc.workload.steptime import FixedCost
@@ -57,16 +58,16 @@ def simulate_fleet(
     if not 1 <= replicas <= MOST_REPLICAS:
         raise KvcalcError(f"--replicas {replicas:,} is no fleet", f"from 1 to {MOST_REPLICAS:,}")
     routed = route(trace, setting, replicas, routing)
-    chosen = routed.replica_of
-    if not (chosen != REFUSED).any():
+    replica_of = routed.replica_of
+    if not (replica_of != REFUSED).any():
         # A single server says why.
         simulate(trace, setting)
-    places = np.unique(chosen[chosen != REFUSED]).tolist()
-    shares = [part_of(trace, np.flatnonzero(chosen == place)) for place in places]
+    places = np.unique(replica_of[replica_of != REFUSED]).tolist()
+    shares = [part_of(trace, np.flatnonzero(replica_of == place)) for place in places]
     found = run_all([(share, setting) for share in shares], jobs=jobs, backend=backend, progress=progress)
     outcomes = dict(zip(places, found, strict=False))
     whole = whole_of(trace, setting, replicas, routed, outcomes)
-    return FleetOutcome(whole=whole, outcomes=outcomes, replica_of=chosen)
+    return FleetOutcome(whole=whole, outcomes=outcomes, replica_of=replica_of)
 
 
 def route(trace: Trace, setting: Setting, replicas: int, routing: str) -> Routed:
@@ -82,14 +83,14 @@ def route(trace: Trace, setting: Setting, replicas: int, routing: str) -> Routed
     router = rule(trace, policy, replicas)
     arrivals = None if setting.cost is None or trace.arrival_seconds is None else trace.arrival_seconds.tolist()
     servers = _servers(trace, setting, policy, arrivals, replicas) if router.needs_state else []
-    chosen = np.full(len(trace), REFUSED)
+    replica_of = np.full(len(trace), REFUSED)
     for request in np.flatnonzero(refused == 0).tolist():
         for one in servers:
             one.advance(0.0 if arrivals is None else arrivals[request])
-        chosen[request] = place = router.choose(request, servers)
+        replica_of[request] = place = router.choose(request, servers)
         if servers:
             servers[place].send(request, policy.prompts[request])
-    return Routed(chosen, refused)
+    return Routed(replica_of, refused)
 
 
 def _servers(trace: Trace, setting: Setting, policy: Policy, arrivals: list[float] | None, count: int) -> list[Replica]:
@@ -102,14 +103,8 @@ def _servers(trace: Trace, setting: Setting, policy: Policy, arrivals: list[floa
 
 def part_of(trace: Trace, places: "Integers") -> Trace:
     """The requests at these places, at the same times."""
-    import numpy as np
-
-    arrival, ends, ids = trace.arrival_seconds, trace.prefix_ends, trace.prefix_ids
-    if ends is not None and ids is not None:
-        counts = np.diff(ends, prepend=0)[places]
-        own = np.cumsum(counts)
-        ids = ids[np.arange(own[-1] if len(own) else 0) + np.repeat(ends[places] - own, counts)]
-        ends = own
+    arrival = trace.arrival_seconds
+    ids, ends = chosen(trace.prefix_ids, trace.prefix_ends, places)
     return msgspec.structs.replace(
         trace,
         prompt_tokens=trace.prompt_tokens[places],

@@ -13,7 +13,7 @@ from kvcalc.workload.search import Found, Verdict, largest, smallest
 from kvcalc.workload.simulate import Setting, admissible, simulate
 from kvcalc.workload.trace import Seconds, Trace
 
-Run = Callable[[Trace, Setting], Outcome]
+Serve = Callable[[Trace, Setting], Outcome]
 """`simulate`, or a fleet as one."""
 
 
@@ -94,7 +94,9 @@ def _time(value: float, is_timed: bool) -> str:
 LOWEST_SCALE, HIGHEST_SCALE = 2.0**-20, 2.0**20
 
 
-def largest_rate(trace: Trace, setting: Setting, slo: Slo, *, tolerance: float = 0.01, run: Run = simulate) -> Found:
+def largest_rate(
+    trace: Trace, setting: Setting, slo: Slo, *, tolerance: float = 0.01, serve: Serve = simulate
+) -> Found:
     """The most requests a second under `slo`: the trace's arrivals, all of their gaps shortened or stretched alike.
 
     The value is None where the SLO breaks however far requests are apart, and infinite where even all at once meet it.
@@ -104,7 +106,7 @@ def largest_rate(trace: Trace, setting: Setting, slo: Slo, *, tolerance: float =
         raise KvcalcError("a rate needs times: steps are the unit of time here", "add --gpu, or --step-time 20ms")
 
     def judge(tried: float) -> Verdict:
-        return slo.verdict(run(at_rate(trace, tried), setting))
+        return slo.verdict(serve(at_rate(trace, tried), setting))
 
     return largest(judge, rate, (rate * LOWEST_SCALE, rate * HIGHEST_SCALE), tolerance)
 
@@ -124,7 +126,9 @@ def at_rate(trace: Trace, rate: float) -> Trace:
     return msgspec.structs.replace(trace, arrival_seconds=None if arrival is None else arrival * scale)
 
 
-def smallest_pool(trace: Trace, setting: Setting, slo: Slo, *, tolerance: float = 0.01, run: Run = simulate) -> Found:
+def smallest_pool(
+    trace: Trace, setting: Setting, slo: Slo, *, tolerance: float = 0.01, serve: Serve = simulate
+) -> Found:
     """The fewest pool units under `slo`, from the largest request's up to what all requests hold together.
 
     With a fleet they are those of each replica. The value is None where that breaks it too: memory is not what lacks.
@@ -137,7 +141,7 @@ def smallest_pool(trace: Trace, setting: Setting, slo: Slo, *, tolerance: float 
     bounds = int(needs.max()), 2 * int(needs.sum())
 
     def judge(units: float) -> Verdict:
-        return slo.verdict(run(trace, msgspec.structs.replace(setting, pool_units=int(units))))
+        return slo.verdict(serve(trace, msgspec.structs.replace(setting, pool_units=int(units))))
 
     return smallest(judge, bounds, tolerance)
 

@@ -12,11 +12,13 @@ def notes_of(case: Case, trace: Trace) -> Iterator[str]:
     setting, server, pool = case.setting, case.server, case.pool
     if server.plan.engine.is_plain:
         blocks = f"in blocks of {pool.block_tokens[0]} tokens" if pool.block_tokens else "as states alone"
-        blocks = blocks if server.allocator == "paged" else "in one piece a request"
+        blocks = blocks if setting.allocator == "paged" else "in one piece a request"
         yield (
             f"no engine: the need {blocks}, at most {setting.max_num_seqs:,} requests at once and "
             f"{setting.max_num_batched_tokens:,} tokens a step (--engine vllm)"
         )
+    if setting.allocator != server.allocator:
+        yield f"{server.plan.engine.name} holds a whole context for each request at once (--kv-unified shares the room)"
     if not server.is_context_asked and (server.plan.spec.max_context or pool.longest < trace.longest):
         asked = server.plan.workload.context_tokens
         whose = "by default" if pool.longest == asked else f"all that the pool takes, not {asked:,}"
@@ -36,4 +38,6 @@ def _notes_on_time(case: Case, trace: Trace) -> Iterator[str]:
     if server.is_timed and trace.arrival_seconds is None:
         yield "all requests come at second 0 (--rate 20/s)"
     if server.is_timed and server.step_seconds is None:
-        yield "a step takes what kvcalc throughput says: docs/accuracy.md has how far that is off"
+        file = server.calibration
+        off = "docs/accuracy.md has how far that is off" if file is None else file.provenance
+        yield f"a step takes what kvcalc throughput says: {off}"

@@ -84,6 +84,15 @@ class Policy:
     def leave(self, request: int, done: int | None = None) -> None:
         """Give back all of it; a prompt that goes before it is complete says how many tokens are `done`."""
 
+    def prompt_filled(self, request: int, done: int) -> float:
+        """Units of the tokens of a prompt of which `done` are computed."""
+        return self.growth.filled.values.item(done)
+
+    @property
+    def shared_filled(self) -> float:
+        """Units of tokens that sequences share: what counting them for each of them counts too often."""
+        return 0.0
+
     def passed(self, running: "Running", growing: int, steps: int, clock: "Clock") -> None:
         """So many steps passed, in the last of which sequences have `growing` units by their tokens.
 
@@ -124,9 +133,9 @@ class Paged(Policy):
         return 0 if growing + self.growth.units.item(tokens) + spare <= self.pool_units else None
 
     def count_prompt(self, request: int, goal: int, done: int, seconds: float) -> None:
-        curve, units = self.growth.filled.values, self.growth.units.item(goal)
-        internal = max(0.0, units - curve.item(self._last[request]))
-        self._add(request, units * seconds, curve.item(done) * seconds, internal * seconds)
+        units = self.growth.units.item(goal)
+        internal = max(0.0, units - self.growth.filled.values.item(self._last[request]))
+        self._add(request, units * seconds, self.prompt_filled(request, done) * seconds, internal * seconds)
 
     def count(self, request: int, clock: "Clock", tokens: int, first: int, steps: int) -> None:
         curve, held = self.growth.filled, clock.integral(self.growth.held, tokens, first, steps)

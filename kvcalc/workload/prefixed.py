@@ -34,7 +34,7 @@ class Prefixed(Paged):
         # Far behind every window only what keeps all tokens still grows.
         far = self.block_tokens << 40
         self.block_units = int(layout.units(far + self.block_tokens) - layout.units(far))
-        self._written = (
+        self._written: float = (
             layout.written_bytes(far + self.block_tokens) - layout.written_bytes(far)
         ) / layout.bytes_per_unit
         blocks = blocks_of(trace, self.block_tokens)
@@ -77,6 +77,14 @@ class Prefixed(Paged):
         self._readers -= len(ids)
         self.prefixes.release(ids, None if done is None else done // self.block_tokens)
 
+    def prompt_filled(self, request: int, done: int) -> float:
+        # Blocks are there for others before they are computed: they are counted as theirs.
+        return max(super().prompt_filled(request, done), self._blocks(request) * self._written)
+
+    @property
+    def shared_filled(self) -> float:
+        return (self._readers - self.prefixes.pinned) * self._written
+
     def passed(self, running: "Running", growing: int, steps: int, clock: "Clock") -> None:
         import numpy as np
 
@@ -101,14 +109,8 @@ class Prefixed(Paged):
         self._add_shared(-self._blocks(request), clock.seconds(first, steps))
 
     def count_prompt(self, request: int, goal: int, done: int, seconds: float) -> None:
-        shared = self._blocks(request)
-        written = self.growth.filled.values.item(done)
         super().count_prompt(request, goal, done, seconds)
-        self._add_shared(-shared, seconds)
-        # Blocks are there for others before they are computed: they are counted as theirs.
-        early = max(0.0, shared * self._written - written) * seconds
-        self.shares.filled += early
-        self.shares.reserved -= early
+        self._add_shared(-self._blocks(request), seconds)
 
     def _add_shared(self, blocks: int, seconds: float) -> None:
         self.shares.filled += blocks * self._written * seconds

@@ -60,7 +60,7 @@ def _kept(run: Run) -> Iterator[str]:
         yield "states alone"
         return
     yield f"KV {kv_formats(run.case.pool.outcome.size)}"
-    yield f"blocks of {'/'.join(map(str, blocks))}" if run.case.server.allocator == "paged" else "contiguous"
+    yield f"blocks of {'/'.join(map(str, blocks))}" if run.case.setting.allocator == "paged" else "contiguous"
 
 
 def _bars(run: Run) -> Iterator[Bar]:

@@ -55,8 +55,7 @@ class Reserved(Policy):
         self._held -= self._most[request]
 
     def count_prompt(self, request: int, goal: int, done: int, seconds: float) -> None:
-        curve = self.growth.filled.values
-        self._add(request, curve.item(done) * seconds, seconds)
+        self._add(request, self.prompt_filled(request, done) * seconds, seconds)
 
     def count(self, request: int, clock: "Clock", tokens: int, first: int, steps: int) -> None:
         seconds, curve = clock.seconds(first, steps), self.growth.filled
@@ -85,3 +84,30 @@ class Oracle(Reserved):
     """What the request will turn out to need."""
 
     name = "oracle"
+
+
+class Places(Reserved):
+    """Places of the longest context, side by side, as slots of llama.cpp are: nothing is rounded."""
+
+    name = "places"
+
+    def empty(self) -> None:
+        Policy.empty(self)
+        self._held = 0
+
+    def _reserves(self, most_context: int) -> Any:
+        import numpy as np
+
+        return np.full(len(self.trace), most_context, dtype=np.int64)
+
+    def too_large(self) -> Any:
+        return Policy.too_large(self)
+
+    def take(self, request: int, tokens: int, growing: int, spare: int) -> int | None:
+        if self._held + self._most[request] > self.pool_units:
+            return None
+        self._held += self._most[request]
+        return 0
+
+    def leave(self, request: int, done: int | None = None) -> None:
+        self._held -= self._most[request]

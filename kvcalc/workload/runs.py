@@ -52,6 +52,8 @@ def runs_of(
     """What becomes of `trace` in every case, in their order; fewer where Ctrl-C ended it."""
     if jobs < -1 or jobs == 0:
         raise KvcalcError(f"--jobs {jobs}: nobody would work", "1, or -1 for as many as there are cores")
+    if routing is not None and replicas == 1:
+        raise KvcalcError(f"--routing {routing}: there is one server", "add --replicas 2")
     if replicas == 1:
         found = run_settings(trace, [case.setting for case in cases], jobs, backend=backend, progress=progress)
         return [Run(case=case, outcome=outcome) for case, outcome in zip(cases, found, strict=False)]
@@ -82,6 +84,9 @@ def facts_of(run: Run) -> Iterator[tuple[str, str]]:
     """Flags that may differ between settings."""
     server, blocks = run.case.server, run.case.pool.block_tokens
     yield "--kv-dtype", server.plan.workload.kv_dtype
-    yield "--allocator", server.allocator
-    yield "--block-size", f"block {'/'.join(map(str, blocks))}" if server.allocator == "paged" and blocks else ""
+    yield "--allocator", run.case.setting.allocator
+    yield (
+        "--block-size",
+        f"block {'/'.join(map(str, blocks))}" if run.case.setting.allocator == "paged" and blocks else "",
+    )
     yield "--prefix-caching", f"prefixes {'on' if run.case.setting.prefix_caching else 'off'}"

@@ -115,10 +115,10 @@ class Scheduler:
         return self.policy.held(self._growing(self.clock.step - 1) + prompt)
 
     def filled_units(self) -> float:
-        """Units of the tokens of every sequence, those that several share once for each."""
-        curve, step = self.policy.growth.filled.values, self.clock.step - 1
-        partial = curve.item(self._partial.done) if self._partial else 0.0
-        return float(partial + sum(curve.item(base + step) for base in self.running.bases()))
+        """Units of the tokens of all sequences."""
+        curve, step, policy = self.policy.growth.filled.values, self.clock.step - 1, self.policy
+        partial = policy.prompt_filled(self._partial.request, self._partial.done) if self._partial else 0.0
+        return float(partial + sum(curve.item(base + step) for base in self.running.bases()) - policy.shared_filled)
 
     def _step(self) -> None:
         """One step with prompts in it, or as many as pass alike."""

@@ -12,7 +12,7 @@ from kvcalc.workload.clock import clock_of
 from kvcalc.workload.outcome import CONTEXT, POOL, Outcome, Requests, Totals
 from kvcalc.workload.policies import Paged, Policy
 from kvcalc.workload.prefixed import Prefixed
-from kvcalc.workload.reserved import Max, Oracle, Pow2
+from kvcalc.workload.reserved import Max, Oracle, Places, Pow2
 from kvcalc.workload.scheduler import NO_LIMIT, Limits, Records, Scheduler
 from kvcalc.workload.steptime import FixedCost, StepCost
 from kvcalc.workload.timeline import Timeline
@@ -40,7 +40,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     max_num_batched_tokens: int | None = None
     state_slots: int | None = None
     watermark: float = 0.0
-    """The share of the pool that an admission leaves free while others run."""
+    """The share of the pool that an admission into blocks leaves free while others run."""
     preemption: Literal["recompute", "swap"] = "recompute"
     swap_bytes_per_second: float | None = None
     """None where swapping takes no time."""
@@ -61,20 +61,20 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         if self.pool_units < 1:
             raise KvcalcError(f"a pool of {self.pool_units} units holds nothing", "give it more memory")
         if not 0 <= self.watermark < 1:
-            raise KvcalcError(f"--watermark {self.watermark} is no share below 1", "vLLM used 0.01")
+            raise KvcalcError(
+                f"--watermark {self.watermark} is no share below 1",
+                "vLLM has 0 by default, and 0.01 in releases up to 0.10",
+            )
         if self.swap_bytes_per_second is not None and not self.swap_bytes_per_second > 0:
             raise KvcalcError(f"swapping at {self.swap_bytes_per_second} B/s never ends", "a rate above 0")
         self.policy()
 
     def policy(self) -> type[Policy]:
         """The class of its allocator; KvcalcError where there is none."""
-        found = ALLOCATORS.get(self.allocator)
-        if found is None:
-            near = nearest(self.allocator, ALLOCATORS, 1) or list(ALLOCATORS)
-            raise KvcalcError(f"--allocator {self.allocator!r} is not known", f"write {', '.join(near)}")
+        found = policy_of(self.allocator)
         if self.prefix_caching and found is not Paged:
             message = f"--allocator {self.allocator} reserves for each request alone: no prefix is shared"
-            raise KvcalcError(message, "--allocator paged, or no --prefix-caching")
+            raise KvcalcError(message, "leave --prefix-caching out")
         return Prefixed if self.prefix_caching else found
 
     def limits(self) -> Limits:
@@ -169,8 +169,8 @@ def admissible(trace: Trace, setting: Setting) -> tuple[Policy, "Integers"]:
         raise KvcalcError(f"{trace.name} has no requests", "name another trace")
     kind, limit = setting.policy(), setting.max_model_len
     ends = trace.prompt_tokens + trace.output_tokens
-    if limit is None and kind is Max:
-        raise KvcalcError("--allocator max reserves the longest context", "say it: --max-model-len 2048")
+    if limit is None and kind in (Max, Places):
+        raise KvcalcError(f"--allocator {kind.name} reserves the longest context", "say it: --max-model-len 2048")
     most = int(ends.max()) if limit is None else limit
     policy = kind(trace, setting.layout, setting.pool_units, most)
     return policy, np.where(ends > most, CONTEXT, np.where(policy.too_large(), POOL, 0))
@@ -223,4 +223,13 @@ def _totals(server: Scheduler) -> Totals:
     )
 
 
-ALLOCATORS: dict[str, type[Policy]] = {one.name: one for one in (Max, Pow2, Oracle, Paged)}
+def policy_of(allocator: str) -> type[Policy]:
+    """The class of an allocator; KvcalcError where there is none of that name."""
+    found = ALLOCATORS.get(allocator)
+    if found is None:
+        near = nearest(allocator, ALLOCATORS, 1) or list(ALLOCATORS)
+        raise KvcalcError(f"--allocator {allocator!r} is not known", f"write {', '.join(near)}")
+    return found
+
+
+ALLOCATORS: dict[str, type[Policy]] = {one.name: one for one in (Max, Places, Pow2, Oracle, Paged)}

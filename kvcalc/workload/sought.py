@@ -71,7 +71,7 @@ def _serve(run: Run, tell: Callable[[], None]) -> Callable[[Trace, Setting], Out
 
 
 def _rate(run: Run, slo: Slo, document: "GoalsDocument", tell: Callable[[], None]) -> None:
-    found = largest_rate(run.outcome.trace, run.case.setting, slo, run=_serve(run, tell))
+    found = largest_rate(run.outcome.trace, run.case.setting, slo, serve=_serve(run, tell))
     document["any_rate"] = found.value == math.inf
     document["largest_rate_per_second"] = None if found.value == math.inf else found.value
     _beyond(found, "rate", document)
@@ -79,7 +79,7 @@ def _rate(run: Run, slo: Slo, document: "GoalsDocument", tell: Callable[[], None
 
 def _pool(run: Run, slo: Slo, document: "GoalsDocument", tell: Callable[[], None]) -> None:
     setting = run.case.setting
-    found = smallest_pool(run.outcome.trace, setting, slo, run=_serve(run, tell))
+    found = smallest_pool(run.outcome.trace, setting, slo, serve=_serve(run, tell))
     if found.value is not None:
         document["smallest_pool_bytes"] = int(found.value) * setting.layout.bytes_per_unit
     _beyond(found, "pool", document)
@@ -104,7 +104,7 @@ def _gpus(run: Run, slo: Slo, document: "GoalsDocument", tell: Callable[[], None
 
 
 def _tps(run: Run) -> Sequence[int]:
-    """Ranks that are tried, each `pp` cards deep; one alone where there are pipeline stages."""
+    """Tensor-parallel ranks that are tried; KvcalcError where layers are split over cards."""
     sharding = run.case.server.plan.sharding
     if sharding.pp > 1 or run.case.server.plan.engine.spreads_layers:
         raise KvcalcError("--find gpus tries tensor parallelism and replicas alone", "--find rate,pool")

@@ -307,6 +307,16 @@ def test_a_simulation(made):
         assert said in page.text
 
 
+def test_a_simulation_in_steps_has_no_seconds(kvcalc, tmp_path):
+    drawn = ("--isl", "100", "--osl", "20", "--requests", "20", "--kv-cache-memory", "1GiB", "--max-model-len", "512")
+    for allocators in ("paged", "paged,max"):
+        kvcalc("simulate", "llama-8b", *drawn, "--allocator", allocators, "-o", tmp_path / "s.json", "--force")
+        kvcalc("report", tmp_path / "s.json", "-o", tmp_path / "s.html", "--force")
+        text = (tmp_path / "s.html").read_text()
+        assert "TTFT p99, steps" in text and "TPOT p99, steps" in text and "TTFT p99<" not in text
+        assert "seed=20230916" in text and ", seed 20230916" not in text
+
+
 @pytest.mark.parametrize(
     ("name", "path", "value"),
     [("fit", ("request", "pp"), 0), ("fit", ("request", "tp"), 0), ("compare", ("cases",), [])],

@@ -294,6 +294,17 @@ def test_a_description_and_a_fit(kvcalc, trace):
     assert validated(drawn)["trace"]["requests"] == 50
 
 
+@pytest.mark.parametrize(("tokens", "is_close"), [((1, 1, 1, 9000), False), (range(100, 200), True)])
+def test_a_fit_that_is_not_close_says_so(kvcalc, tmp_path, tokens, is_close):
+    path = tmp_path / "t.csv"
+    path.write_text(
+        "arrival_seconds,prompt_tokens,output_tokens\n"
+        + "".join(f"{at},{one},{one}\n" for at, one in enumerate(tokens))
+    )
+    answer = kvcalc("simulate", path, "--fit")
+    assert answer.code == 0 and ("file:TRACE" not in answer.out) is is_close
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
@@ -441,3 +452,74 @@ def test_progress_is_for_terminals_alone(trace):
         assert (b"requests" in seen.split(b"note")[0]) is shows
     os.close(slave)
     os.close(master)
+
+
+def test_a_watermark_lets_fewer_run(kvcalc, trace):
+    asked = (
+        "simulate",
+        "llama-8b",
+        trace,
+        "--kv-cache-memory",
+        "256MiB",
+        "--max-model-len",
+        "2048",
+        "--format",
+        "json",
+    )
+    plain, kept = (kvcalc(*asked, *more).json["runs"][0] for more in ((), ("--watermark", "0.9")))
+    assert (plain["setting"]["watermark"], kept["setting"]["watermark"]) == (0.0, 0.9)
+    assert plain["at_once"]["running_peak"] > kept["at_once"]["running_peak"] == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (("--watermark", "1"), "no share below 1"),
+        (("--watermark", "0.1", "--allocator", "max"), "room in one piece never grows"),
+        (("--calibration", "x.json"), "a GPU's step times"),
+        (("--calibration", "x.json", "--gpu", "l40s", "--step-time", "1s"), "a GPU's step times"),
+    ],
+)
+def test_flags_about_nothing(kvcalc, trace, more, says):
+    memory = () if "--gpu" in more else POOL
+    answer = kvcalc("simulate", "llama-8b", trace, *memory, "--max-model-len", "2048", *more)
+    assert answer.code == 2 and says in answer.err
+
+
+def test_a_calibration_stretches_steps(kvcalc, trace, tmp_path):
+    made = {
+        "schema": "kvcalc.calibrate/1", "gpu": "h100-sxm5-80gb", "engine": "vllm", "factors": {"host": 20.0},
+        "bands": {}, "points": 12, "date": "2026-01-01", "device": None, "driver": None,
+        "error_before": {"mape": 0.2, "median": 0.1}, "error_left_out": None,
+    }  # fmt: skip
+    file = tmp_path / "c.json"
+    file.write_bytes(msgspec.json.encode(made))
+    asked = ("simulate", "llama-8b", trace, "--gpu", "h100-sxm", "--engine", "vllm", "--max-model-len", "4096")
+    plain, scaled = (kvcalc(*asked, *more, "--format", "json").json for more in ((), ("--calibration", file)))
+    host = kvcalc("throughput", "llama-8b", "--gpu", "h100-sxm", "--engine", "vllm", "--format", "json").json["terms"]
+    added = 19 * next(term["seconds"] for term in host if term["name"] == "host")
+    tpot = [document["runs"][0]["times"]["tpot"]["p50"] for document in (plain, scaled)]
+    assert tpot[1] - tpot[0] == pytest.approx(added, rel=0.1)
+    assert any("calibrated on 12 points" in note for note in scaled["notes"])
+    other = kvcalc("simulate", "llama-8b", trace, "--gpu", "l40s", "--calibration", file)
+    assert other.code == 2
+
+
+def test_strict_is_that_of_fit(kvcalc, trace):
+    asked = ("--gpu", "h100-sxm", "--strict")
+    answers = [kvcalc("simulate", "llama-8b", trace, *asked), kvcalc("fit", "llama-8b", "--ctx", "8K", *asked)]
+    assert [answer.code for answer in answers] == [2, 2]
+    assert answers[0].err == answers[1].err
+    assert kvcalc("simulate", "llama-8b", trace, *POOL, "--max-model-len", "4096", "--strict").code == 0
+
+
+def test_slots_of_llama_cpp_hold_whole_contexts(kvcalc, trace):
+    """Four slots of 2,048 tokens are 1 GiB of 131,072 bytes a token; with one buffer for all, requests hold their own."""
+    asked = ("simulate", "llama-8b", trace, *POOL, "--ctx", "2048", "--engine", "llama.cpp", "--format", "json")
+    slots, unified = (run_of(kvcalc(*asked, *more)) for more in ((), ("--kv-unified",)))
+    assert [one["setting"]["allocator"] for one in (slots, unified)] == ["places", "paged"]
+    assert slots["at_once"]["running_peak"] == unified["at_once"]["running_peak"] > 1
+    assert slots["use"]["mean"] == pytest.approx(slots["at_once"]["running_mean"] / 4)
+    shares = slots["use"]["shares"], unified["use"]["shares"]
+    assert shares[0]["token_states"] == pytest.approx(shares[1]["token_states"])
+    assert shares[0]["internal"] > shares[1]["internal"] == 0

@@ -16,8 +16,8 @@ import numpy as np
 
 import kvcalc
 from kvcalc.cache.sharding import Sharding
+from kvcalc.sizing.blocks import layout_of
 from kvcalc.sizing.need import Workload, size_workload
-from kvcalc.workload.layout import layout_of
 from kvcalc.workload.metrics import metrics_of
 from kvcalc.workload.sharing import shared_share
 from kvcalc.workload.simulate import Setting, simulate

@@ -75,10 +75,11 @@ class Server:
     peak: int = 0
     steps: int = 0
     running_seconds: float = 0.0
+    prefilled: int = 0
 
     def run(self) -> None:
         coming = list(self.sequences)
-        self.buddy = Buddy(self.pool) if self.allocator != "paged" else None
+        self.buddy = Buddy(self.pool) if self.allocator not in ("paged", "places") else None
         while coming or self.waiting or self.running:
             if not self.waiting and not self.running and self.timed:
                 self.now = max(self.now, coming[0].arrival)
@@ -110,12 +111,16 @@ class Server:
             power *= 2
         tokens = {
             "max": self.most_context,
+            "places": self.most_context,
             "pow2": min(one.prompt + power, self.most_context),
             "oracle": one.prompt + one.output,
         }
         return max(self.units(t) for t in range(1, tokens[self.allocator] + 1))
 
     def take(self, one: Sequence) -> bool:
+        if self.allocator == "places":
+            one.reserved = self.reserve(one)
+            return self.used() + one.reserved <= self.pool
         if self.buddy:
             one.reserved = self.reserve(one)
             one.place = self.buddy.take(one.reserved)
@@ -189,6 +194,7 @@ class Server:
             prefill_context += chunk * (one.computed + chunk / 2)
             one.computed += chunk
             left -= chunk
+        self.prefilled += prefill
         self.end_step(prefill, prefill_context)
 
     def end_step(self, prefill: int, prefill_context: float) -> None:

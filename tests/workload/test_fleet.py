@@ -43,7 +43,7 @@ def drawn_settings(**more):
     return st.fixed_dictionaries({**SETTINGS, **more})
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(traces(shares=True), drawn_settings(), st.integers(1, 5), st.sampled_from(sorted(ROUTINGS)))
 def test_every_request_is_served_once_by_one_replica(trace, setting, replicas, routing):
     setting = server(**setting)
@@ -68,7 +68,7 @@ def test_every_request_is_served_once_by_one_replica(trace, setting, replicas, r
         )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(traces(shares=True), drawn_settings(), st.sampled_from(sorted(ROUTINGS)))
 def test_a_fleet_of_one_is_a_server(trace, setting, routing):
     setting = server(**setting)
@@ -80,7 +80,7 @@ def test_a_fleet_of_one_is_a_server(trace, setting, routing):
     assert metrics_of(fleet) == metrics_of(alone)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(traces(), drawn_settings(), st.integers(2, 4))
 def test_round_robin_deals_in_turn(trace, setting, replicas):
     setting = server(prefix_caching=False, **setting)
@@ -98,7 +98,7 @@ def test_round_robin_deals_in_turn(trace, setting, replicas):
         same_requests(outcome.requests, simulate(alone, setting).requests)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(traces(), st.integers(2, 5))
 def test_least_loaded_keeps_graham_s_bound(trace, replicas):
     """Each to the least loaded: nobody has more than the mean and a part of the largest (Graham, 1966, theorem 1)."""
@@ -110,7 +110,7 @@ def test_least_loaded_keeps_graham_s_bound(trace, replicas):
     assert loads.max() - loads.min() <= largest
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(traces(shares=True), drawn_settings(cost=st.sampled_from([FixedCost(0.25), Linear()])), st.integers(2, 4))
 def test_least_loaded_knows_what_is_answered_by_then(trace, setting, replicas):
     """The replica that gets a request has the fewest prompt tokens under way, by the answers of the final outcome."""

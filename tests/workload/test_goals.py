@@ -149,7 +149,7 @@ def test_a_pool_of_a_fleet_is_that_of_a_replica(trace):
 
     one, two = (
         smallest_pool(trace, limited(max_num_seqs=None), SLO),
-        smallest_pool(trace, limited(max_num_seqs=None), SLO, run=run),
+        smallest_pool(trace, limited(max_num_seqs=None), SLO, serve=run),
     )
     assert two.value < one.value
     assert not SLO.breaks(run(trace, limited(max_num_seqs=None, pool_units=int(two.value))))

@@ -150,7 +150,7 @@ import numpy as np
 from kvcalc.workload.parallel import run_settings
 from workload.test_fleet import server, steady
 from kvcalc.workload.steptime import FixedCost
-count = 20_000
+count = 5_000
 trace = steady([100] * count, [300] * count, np.arange(count) / 10)
 small = server(pool_units=40_000, prefix_caching=False, cost=FixedCost(0.05))
 def seen(done, of):

@@ -1,4 +1,4 @@
-"""What sharing saves and where memory is, against the figures of the PagedAttention paper (arXiv 2309.06180)."""
+"""What sharing saves, against the figures of the PagedAttention paper (arXiv 2309.06180)."""
 
 import numpy as np
 import pytest
@@ -6,15 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from workload.paper import LENGTHS, SAVED, saved
 
-from kvcalc.cache.sharding import Sharding
 from kvcalc.errors import KvcalcError
-from kvcalc.model.catalog import load
-from kvcalc.sizing.blocks import layout_of
-from kvcalc.sizing.need import Workload, size_workload
-from kvcalc.workload.shares import Shares, contiguous_shares, long_run_shares, paged_shares
 from kvcalc.workload.sharing import METHODS, shared_share
-
-OPT_SLOTS = 15_728
 
 
 @settings(max_examples=30)
@@ -99,39 +92,3 @@ def test_beams_alike_follow_their_scores_by_hand():
 def test_a_method_that_nobody_knows_is_refused():
     with pytest.raises(KvcalcError, match="sharing by luck"):
         shared_share([(1, 1)], 2, "luck")
-
-
-def test_a_moment_of_orca_max_is_that_of_figure_2():
-    """Seven requests at 459 of 758 tokens in 2,048 slots each: 20.4 / 13.3 / 57.3 / 8.9%."""
-    shares = contiguous_shares(OPT_SLOTS, np.full(7, 459), np.full(7, 758), np.full(7, 2048))
-    assert shares == pytest.approx((0.204, 0.133, 0.573, 0.0885), abs=1.5e-3)
-    assert long_run_shares(160, 598, 2048, 7, OPT_SLOTS) == pytest.approx(shares, abs=2e-3)
-
-
-def test_outputs_are_longer_to_who_looks_than_to_who_counts():
-    """With the plain mean of 338 figure 2 could not come out: 7 x (161 + 169) slots are 14.7%, not 20.4%."""
-    assert long_run_shares(161.31, 337.99, 2048, 7, OPT_SLOTS).tokens == pytest.approx(0.147, abs=1e-3)
-
-
-def test_paged_memory_is_nearly_all_tokens():
-    """Figure 2 has vLLM at 96.3%; 7.5 slots of a last block of 16 stay empty a sequence."""
-    layout = layout_of(size_workload(load("opt-13b"), Workload(2048), Sharding()), 16)
-    lengths = np.arange(300, 300 + 16 * 20, 10)
-    units = int(layout.units(lengths).sum())
-    shares = paged_shares(layout, units, lengths, lengths + 100)
-    assert shares.internal == 0
-    assert shares.tokens == pytest.approx(1 - 7.5 / (lengths.mean() + 7.5), abs=2e-3)
-    ending = paged_shares(layout, units, lengths, lengths)
-    assert ending.reserved == 0
-    assert ending.internal == pytest.approx(shares.reserved)
-
-
-@settings(max_examples=25)
-@given(st.lists(st.integers(1, 3000), min_size=1, max_size=9), st.integers(0, 500))
-def test_shares_of_any_model_add_up(lengths, more):
-    layout = layout_of(size_workload(load("gemma-3-27b"), Workload(8192), Sharding()), 16)
-    tokens = np.array(lengths)
-    shares = paged_shares(layout, int(layout.units(tokens).sum()) + 10, tokens, tokens + more)
-    assert sum(shares) == pytest.approx(1)
-    assert min(shares) >= -1e-12
-    assert isinstance(shares, Shares)

@@ -175,6 +175,13 @@ def test_a_watermark_does_not_keep_out_who_is_alone():
     assert outcome.requests.finished_seconds.tolist() == [2, 4]
 
 
+def test_a_timeline_holds_shared_tokens_once():
+    ids = {"prefix_ids": np.array([1, 2, 3, 1, 2, 3]), "prefix_ends": np.array([3, 6]), "prefix_tokens": 4}
+    outcome = simulate(trace_of((12, 4), (12, 4), **ids), setting(prefix_caching=True))
+    # Each fills (12 + 1) / 2 units; of the three blocks of both, 2 units each are there once.
+    assert outcome.timeline["filled_units"][0] == 2 * 6.5 - 3 * 2
+
+
 def test_a_timeline_stays_small_and_spans_all():
     outcome = simulate(trace_of(*[(4, 9)] * 3000), setting(samples=50))
     seconds = outcome.timeline["seconds"]

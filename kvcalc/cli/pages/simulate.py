@@ -11,7 +11,7 @@ from kvcalc.workload.documents import GoalsDocument, RunDocument, SimulateDocume
 
 def simulate_page(document: SimulateDocument) -> Page:
     """What the pool was used for first, then times, and a row a setting."""
-    runs, trace = document["runs"], document["trace"]
+    runs, trace, time = document["runs"], document["trace"], document["time"]
     goals = document["goals"]
     charts = simulate_charts(document)
     return Page(
@@ -19,7 +19,7 @@ def simulate_page(document: SimulateDocument) -> Page:
         facts=list(_facts(document)),
         answer=_answer(document),
         is_good=all(goal["meets"] for goal in goals) if goals else None,
-        key_figures=_figures(runs[0], document["time"]) if len(runs) == 1 else Table((), []),
+        key_figures=_figures(runs[0], time) if len(runs) == 1 else Table((), []),
         lines=[] if document["complete"] else ["It was interrupted: figures are of the part that was done."],
         sections=(
             Section("Where the pool goes", charts=[one for one in charts if one.key in ("waste", "hits")]),
@@ -28,8 +28,8 @@ def simulate_page(document: SimulateDocument) -> Page:
             ),
             Section("Over time", charts=[one for one in charts if one.key.startswith(("pool", "queue"))]),
             Section("Goals", tables=[_searches(goal) for goal in goals if goal["searches"]]),
-            Section("Settings", tables=[_settings(runs)] if len(runs) > 1 else []),
-            Section("Replicas", tables=[_replicas(run) for run in runs if run["replicas"]]),
+            Section("Settings", tables=[_settings(runs, time)] if len(runs) > 1 else []),
+            Section("Replicas", tables=[_replicas(run, time) for run in runs if run["replicas"]]),
             Section("Requests", tables=[_requests(document)], is_folded=True),
         ),
         notes=[*document["notes"], *(f"{why}: {count:,}" for why, count in trace["counted"].items())],
@@ -38,7 +38,8 @@ def simulate_page(document: SimulateDocument) -> Page:
 
 def _facts(document: SimulateDocument) -> Sequence[str]:
     trace, setting, pool = document["trace"], document["runs"][0]["setting"], document["runs"][0]["pool"]
-    seed = "" if trace["seed"] is None else f", seed {trace['seed']}"
+    # The name of drawn requests ends with their seed.
+    seed = "" if trace["seed"] is None or "seed=" in trace["name"] else f", seed {trace['seed']}"
     facts = [f"{counted(trace['requests'], 'request')} of {trace['name']}{seed}"]
     facts += [f"{setting['gpus']:,} x {setting['gpu']}"] if setting["gpu"] else []
     facts += [setting["engine"]] if setting["engine"] else []
@@ -59,11 +60,10 @@ def _answer(document: SimulateDocument) -> str:
 
 
 def _figures(run: RunDocument, time: str) -> Table:
-    unit: Unit = "seconds" if time == "seconds" else "count"
     times, at_once = run["times"], run["at_once"]
     cells: dict[Column, Value] = {
-        Column("ttft", "TTFT p99", unit): _p99(times["ttft"]),
-        Column("tpot", "TPOT p99", unit): _p99(times["tpot"]),
+        _time_column("ttft", time): _p99(times["ttft"]),
+        _time_column("tpot", time): _p99(times["tpot"]),
         Column("running", "at once, mean", "number"): at_once["running_mean"],
         Column("waiting", "waiting, at most", "count"): at_once["waiting_peak"],
         Column("states", "token states", "fraction"): run["use"]["shares"]["token_states"],
@@ -74,11 +74,16 @@ def _figures(run: RunDocument, time: str) -> Table:
     return Table(tuple(cells), [tuple(cells.values())])
 
 
+def _time_column(key: str, time: str) -> Column:
+    unit: Unit = "seconds" if time == "seconds" else "number"
+    return Column(key, f"{key.upper()} p99{'' if unit == 'seconds' else ', steps'}", unit)
+
+
 def _p99(spread: SpreadDocument | None) -> float | None:
     return None if spread is None else spread["p99"]
 
 
-def _settings(runs: Sequence[RunDocument]) -> Table:
+def _settings(runs: Sequence[RunDocument], time: str) -> Table:
     columns = (
         Column("name", "setting"),
         Column("bytes", "pool", "bytes"),
@@ -86,8 +91,8 @@ def _settings(runs: Sequence[RunDocument]) -> Table:
         Column("states", "token states", "fraction"),
         Column("hits", "hit rate", "fraction"),
         Column("running", "at once", "number"),
-        Column("ttft", "TTFT p99", "seconds"),
-        Column("tpot", "TPOT p99", "seconds"),
+        _time_column("ttft", time),
+        _time_column("tpot", time),
         Column("preempted", "preemptions", "count"),
         Column("refused", "refused", "count"),
     )
@@ -109,12 +114,12 @@ def _settings(runs: Sequence[RunDocument]) -> Table:
     return Table(columns, rows, "Settings").filled()
 
 
-def _replicas(run: RunDocument) -> Table:
+def _replicas(run: RunDocument, time: str) -> Table:
     columns = (
         Column("place", "replica", "count"),
         Column("requests", "requests", "count"),
         Column("finished", "finished", "count"),
-        Column("ttft", "TTFT p99", "seconds"),
+        _time_column("ttft", time),
         Column("running", "at once", "number"),
         Column("peak", "pool, at most", "fraction"),
         Column("hits", "hit rate", "fraction"),
