@@ -8,10 +8,10 @@ import msgspec
 from kvcalc.cache.sharding import Sharding
 from kvcalc.documents import EngineDocument, EnginePartDocument, PoolDocument
 from kvcalc.engines.overhead_rules import ANY, OverheadRules
+from kvcalc.engines.ranges import Range
 from kvcalc.errors import KvcalcError, UnknownNameError, shorten
 from kvcalc.sizing.blocks import Layout, layout_of
 from kvcalc.sizing.need import CacheSize
-from kvcalc.units import MOST_TOKENS
 
 
 class AllocationPart(msgspec.Struct, frozen=True):
@@ -136,23 +136,6 @@ class Allocation(msgspec.Struct, frozen=True):
             "rules": list(self.rules),
             "pool": None if pool is None else pool.document(),
         }
-
-
-class Range(msgspec.Struct, frozen=True):
-    """The values that a flag may have: from `least` to `most`, or above 0 where `least` is None; `text` says so."""
-
-    least: int | None
-    most: float
-    text: str
-
-    def has(self, value: float) -> bool:
-        """Whether it is one of them."""
-        return value <= self.most and (value > 0 if self.least is None else value >= self.least)
-
-
-COUNT = Range(1, MOST_TOKENS, "at least 1 is needed")
-NOT_NEGATIVE = Range(0, MOST_TOKENS, "0 or more is needed")
-SHARE = Range(None, 1, "a share above 0 and up to 1 is needed")
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from kvcalc.cache.component import MODEL_FORMAT, Component
 from kvcalc.cache.formats import Format, find_format
 from kvcalc.cache.layout import Part
 from kvcalc.cache.sharding import WHOLE
-from kvcalc.engines.engine import COUNT, NOT_NEGATIVE, Allocation, AllocationPart, Capacity, Card, Engine, Range
+from kvcalc.engines.engine import Allocation, AllocationPart, Capacity, Card, Engine
 from kvcalc.engines.held import held_capacity
 from kvcalc.engines.llama_cpp_devices import Devices, check_spread
 from kvcalc.engines.llama_cpp_types import (
@@ -27,6 +27,7 @@ from kvcalc.engines.llama_cpp_types import (
     v_width,
 )
 from kvcalc.engines.overhead_rules import LLAMA_CPP, OverheadRules
+from kvcalc.engines.ranges import COUNT, NOT_NEGATIVE, Range
 from kvcalc.errors import KvcalcError
 from kvcalc.sizing.need import CacheSize
 from kvcalc.sizing.stages import components_of
@@ -289,13 +290,10 @@ class _Context:
         )
 
     def _state_rules(self) -> Iterator[str]:
-        recurrent = any(one.states(WHOLE) for one in self.main)
+        recurrent, drafts = any(one.states(WHOLE) for one in self.main), self.flags.spec_draft_n_max
         if recurrent:
             yield "states and convolutions are f32, once for every slot"
-        if not self.flags.spec_draft_n_max:
-            return
-        if recurrent or self.compressed:
-            rows = 1 + self.flags.spec_draft_n_max
-            yield f"{rows} rows of every state, for roll-back: Qwen3.5, Nemotron-H, DeepSeek-V4; other models keep one"
-        else:
+        if drafts and (recurrent or self.compressed):
+            yield f"{1 + drafts} rows of every state, for roll-back: Qwen3.5, Nemotron-H, DeepSeek-V4; others keep one"
+        elif drafts:
             yield "--spec-draft-n-max changes nothing: there is no state to roll back"

@@ -12,8 +12,9 @@ import msgspec
 
 from kvcalc.cache.component import Component
 from kvcalc.cache.sharding import WHOLE, Sharding
-from kvcalc.engines.engine import COUNT, SHARE, Allocation, BlockPool, Capacity, Card, Engine, Range
+from kvcalc.engines.engine import Allocation, BlockPool, Capacity, Card, Engine
 from kvcalc.engines.overhead_rules import SGLANG, OverheadRules
+from kvcalc.engines.ranges import COUNT, SHARE, Range
 from kvcalc.engines.sglang_blocks import TOKENS, shared_pages
 from kvcalc.engines.sglang_compressed import PAGE_SIZE, CompressedPools
 from kvcalc.engines.sglang_figures import figures, requests_taken

@@ -11,7 +11,8 @@ from fractions import Fraction
 from math import ceil
 from typing import ClassVar
 
-from kvcalc.engines.engine import COUNT, SHARE, Allocation, Capacity, Card, Engine, Range
+from kvcalc.engines.engine import Allocation, Capacity, Card, Engine
+from kvcalc.engines.ranges import COUNT, SHARE, Range
 from kvcalc.engines.tensorrt_llm_layers import NAME, Stage, stages_on_rank
 from kvcalc.errors import KvcalcError
 from kvcalc.sizing.need import CacheSize

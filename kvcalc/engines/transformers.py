@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, ClassVar
 
-from kvcalc.engines.engine import COUNT, NOT_NEGATIVE, SHARE, Allocation, Capacity, Card, Engine, Range
+from kvcalc.engines.engine import Allocation, Capacity, Card, Engine
 from kvcalc.engines.held import held_capacity
 from kvcalc.engines.overhead_rules import TRANSFORMERS, OverheadRules
+from kvcalc.engines.ranges import COUNT, NOT_NEGATIVE, SHARE, Range
 from kvcalc.engines.transformers_dynamic import DynamicHolder
 from kvcalc.engines.transformers_paged import Pages, Paging, paged_bytes, paged_capacity, pages_of
 from kvcalc.engines.transformers_quantized import Quantizing, quantized_bytes

@@ -10,8 +10,9 @@ from fractions import Fraction
 from math import ceil, floor
 from typing import ClassVar
 
-from kvcalc.engines.engine import COUNT, NOT_NEGATIVE, SHARE, Allocation, BlockPool, Capacity, Card, Engine, Range
+from kvcalc.engines.engine import Allocation, BlockPool, Capacity, Card, Engine
 from kvcalc.engines.overhead_rules import VLLM, OverheadRules
+from kvcalc.engines.ranges import COUNT, NOT_NEGATIVE, SHARE, Range
 from kvcalc.engines.vllm_groups import Group, make_groups
 from kvcalc.engines.vllm_layers import BLOCK_SIZE, Flags, Layers, layers_on_rank
 from kvcalc.engines.vllm_plan import Planner, Pool
