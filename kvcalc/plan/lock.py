@@ -1,9 +1,9 @@
 """kvcalc.lock: what the verdicts of a plan rest on, by version and by digest, so that none moves in silence.
 
 A digest is the SHA-256 of content, not of files. A model counts as it was read, all layers with it, whatever its
-comments, sources, aliases and the order of its keys are; a GPU by its figures; the constants of the throughput model
-and the overheads of engines by what they say. The rules of an engine are code: theirs is the digest of the source,
-comments and all, of every module of kvcalc.engines, kvcalc.cache and kvcalc.sizing that the engine's own module and the kinds of
+comments, sources, aliases and the order of its keys; a GPU by its figures; the constants of the throughput model and
+the overheads of engines by what they say. The rules of an engine are code: theirs is the digest of the source, comments
+and all, of every module of kvcalc.engines, kvcalc.cache and kvcalc.sizing that the engine's own module and the kinds of
 cache reach by imports, beside the release whose rules hold.
 """
 
