@@ -40,7 +40,7 @@ def _page(file: Path) -> bytes:
 
     try:
         return to_html(page_of_file(file)).encode()
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, LookupError, StopIteration, TypeError, ValueError) as error:
         if file.suffix.lower() in _PLANS:
             raise
         # Every value may be of its type, and together they are none that a verb would write: no stages, endless time.

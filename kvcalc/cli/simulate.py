@@ -59,7 +59,12 @@ def simulate(
     if requests.describe or requests.fit:
         return _describe(trace or model, requests, served, output, form)
     flags = Flags(served, clock, card, engine, sharding)
-    answer = _answered(model, trace, requests, flags, fleet, output)
+    try:
+        answer = _answered(model, trace, requests, flags, fleet, output)
+    except KeyboardInterrupt:
+        if not output.quiet:
+            say("note", "interrupted before a setting was done: nothing is kept")
+        raise
     if not answer.is_complete:
         # Whoever presses it again wants to leave at once; when all is written, the code stays what it is.
         signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))

@@ -63,7 +63,7 @@ def ticks(values: Sequence[int | float], axis: Axis) -> list[Tick]:
     if axis.is_log:
         places = list(_powers(low, high) if axis.unit in _BINARY else _decades(low, high))
     else:
-        step = _step(high, axis.unit)
+        step = _step(max(high, -low), axis.unit)
         places = [step * count for count in range(math.ceil(low / step), math.floor(high / step) + 1)]
     return [(place, short(place, axis.unit)) for place in places]
 

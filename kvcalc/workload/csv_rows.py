@@ -23,11 +23,21 @@ _SURPLUS = "fields past the names"
 _NO_COMMA = "commas part the fields, so that a number has none"
 
 
-def column_names(head: str) -> list[str]:
+def column_names(source: Source) -> list[str]:
     """The names in a CSV's first line, without spaces around them."""
+    return _fields(source, 1, source.head)
+
+
+def _fields(source: Source, number: int, text: str) -> list[str]:
     import csv
 
-    return [name.strip() for name in next(csv.reader([head]), [])]
+    try:
+        return [field.strip() for field in next(csv.reader([text]), [])]
+    except csv.Error as error:
+        said = shorten(str(error).partition(" - ")[0], 120)
+        source.fail(
+            number, f"no line of CSV: {said}: {shorten(printable(text))}", "lines end with LF, fields are short"
+        )
 
 
 class Clock:
@@ -81,6 +91,8 @@ def _moments(cells: Cells) -> tuple[Cells, Flags]:
     import numpy as np
     import pandas as pd
 
+    # pandas takes these two for the moment of reading.
+    cells = cells.mask(cells.isin(["now", "today"]))
     try:
         moments = pd.to_datetime(cells, format="ISO8601", errors="coerce")
     except ValueError:
@@ -103,7 +115,7 @@ def csv_rows(source: Source, columns: tuple[str, ...], clock: Clock, chunk: int)
                 continue
             # What stands before the fault is judged first: the earliest mistake is the one to name.
             text = source.line(first + fault.row)
-            is_end = _is_short(source, text) and source.is_last(first + fault.row)
+            is_end = _is_short(source, first + fault.row, text) and source.is_last(first + fault.row)
             yield msgspec.structs.replace(rows, is_cut=is_end and bool(text.strip()))
             if not is_end:
                 _fail(source, first + fault.row, text, fault)
@@ -116,7 +128,7 @@ def _frames(
     import pandas as pd
 
     names: list[str] = []
-    for place, name in enumerate(column_names(source.head)):
+    for place, name in enumerate(column_names(source)):
         if name in columns and name in names:
             source.fail(1, f"two columns are called {name!r}", "which one is meant? drop or rename the other")
         names.append(name if name in columns else f"#{place}")
@@ -132,6 +144,9 @@ def _frames(
     except pd.errors.ParserWarning:
         source.fail(2, f"more fields than the first line has names: {shorten(source.line(2))}", _NO_COMMA)
     except pd.errors.ParserError as error:
+        if "Calling read(nbytes)" in str(error):
+            # Errors of reading pass through pandas; Ctrl-C, which is no Exception, it makes into this one.
+            raise KeyboardInterrupt from error
         found = re.search(r"in line (\d+), saw (\d+)", str(error))
         if found:
             source.fail(int(found[1]), f"{found[2]} fields, where the first line has {len(names)} names", _NO_COMMA)
@@ -192,14 +207,14 @@ def _numbers(cells: Cells) -> Seconds:
     return np.asarray(pd.to_numeric(cells, errors="coerce"), dtype=np.float64)
 
 
-def _is_short(source: Source, text: str) -> bool:
+def _is_short(source: Source, number: int, text: str) -> bool:
     """Whether a line has fewer fields than there are names, or stops before the last one."""
-    names, fields = len(column_names(source.head)), column_names(text)
+    names, fields = len(column_names(source)), _fields(source, number, text)
     return len(fields) < names or (len(fields) == names and not fields[-1])
 
 
 def _fail(source: Source, number: int, text: str, fault: Fault) -> NoReturn:
-    names, fields = len(column_names(source.head)), len(column_names(text))
+    names, fields = len(column_names(source)), len(_fields(source, number, text))
     few = f"{fields} fields, where the first line has {names} names"
     shown = shorten(printable(text)) or "the line is blank"
     source.fail(number, f"{few if fields < names else fault.said}: {shown}", fault.hint)

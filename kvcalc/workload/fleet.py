@@ -12,13 +12,17 @@ from kvcalc.workload.parallel import run_all
 from kvcalc.workload.policies import Policy
 from kvcalc.workload.routing import Inbox, Replica, routing_of
 from kvcalc.workload.rows import chosen
-from kvcalc.workload.scheduler import Scheduler
+from kvcalc.workload.scheduler import Records, Scheduler
 from kvcalc.workload.simulate import Progress, Setting, admissible, simulate
 from kvcalc.workload.steptime import FixedCost
 from kvcalc.workload.trace import Trace
 
 if TYPE_CHECKING:
     from kvcalc.workload.trace import Integers
+
+
+MOST_REPLICAS = 10_000
+"""Each has a scheduler, which a router looks at for every request."""
 
 
 class FleetOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,14 +55,14 @@ def simulate_fleet(
     """
     import numpy as np
 
-    if replicas < 1:
-        raise KvcalcError(f"--replicas {replicas}: at least 1 is needed", "a larger one")
+    if not 1 <= replicas <= MOST_REPLICAS:
+        raise KvcalcError(f"--replicas {replicas:,} is no fleet", f"from 1 to {MOST_REPLICAS:,}")
     routed = route(trace, setting, replicas, routing)
     replica_of = routed.replica_of
     if not (replica_of != REFUSED).any():
         # A single server says why.
         simulate(trace, setting)
-    places = [place for place in range(replicas) if (replica_of == place).any()]
+    places = np.unique(replica_of[replica_of != REFUSED]).tolist()
     shares = [part_of(trace, np.flatnonzero(replica_of == place)) for place in places]
     found = run_all([(share, setting) for share in shares], jobs=jobs, backend=backend, progress=progress)
     outcomes = dict(zip(places, found, strict=False))
@@ -80,21 +84,20 @@ def route(trace: Trace, setting: Setting, replicas: int, routing: str) -> Routed
     arrivals = None if setting.cost is None or trace.arrival_seconds is None else trace.arrival_seconds.tolist()
     servers = _servers(trace, setting, policy, arrivals, replicas) if router.needs_state else []
     replica_of = np.full(len(trace), REFUSED)
-    prompts = trace.prompt_tokens.tolist()
     for request in np.flatnonzero(refused == 0).tolist():
         for one in servers:
             one.advance(0.0 if arrivals is None else arrivals[request])
         replica_of[request] = place = router.choose(request, servers)
         if servers:
-            servers[place].send(request, prompts[request])
+            servers[place].send(request, policy.prompts[request])
     return Routed(replica_of, refused)
 
 
 def _servers(trace: Trace, setting: Setting, policy: Policy, arrivals: list[float] | None, count: int) -> list[Replica]:
-    found = []
+    found, records = [], Records(len(trace))
     for _ in range(count):
         inbox, clock = Inbox(arrivals), clock_of(setting.cost or FixedCost(1.0))
-        found.append(Replica(Scheduler(trace, inbox, policy.another(), clock, setting.limits()), inbox))
+        found.append(Replica(Scheduler(inbox, policy.another(), clock, setting.limits(), records), inbox))
     return found
 
 

@@ -100,7 +100,7 @@ class Mooncake(Form):
                     continue
                 try:
                     batch.append((number, decode(line)))
-                except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                     is_cut = _is_cut(line, error) and source.is_last(number)
                     # What stands before it is judged first: the earliest mistake is the one to name.
                     yield self._arrays(batch, is_cut)
@@ -136,6 +136,8 @@ def _is_cut(line: bytes, error: Exception) -> bool:
 def form_of(source: Source) -> Form:
     """The form whose columns the first line has; an error names the column that is nearest to a missing one."""
     names = _names(source)
+    if len(names) > _MOST_NAMES:
+        source.fail(1, f"{len(names):,} columns", f"a trace has a few: {FORMS[-1].described()}")
     for form in FORMS:
         if set(form.columns) <= set(names):
             return form
@@ -150,12 +152,14 @@ def form_of(source: Source) -> Form:
 
 def _names(source: Source) -> list[str]:
     if not source.head.lstrip().startswith("{"):
-        return column_names(source.head)
+        return column_names(source)
     try:
         first: dict[str, Any] = msgspec.json.decode(source.head)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         source.fail(1, shorten(str(error), 120), "a JSONL trace has one whole JSON object a line")
     return list(first)
 
 
+_MOST_NAMES = 10_000
+"""Past it pandas needs minutes, and no log of requests has so many."""
 FORMS: tuple[Form, ...] = (Azure(), BurstGpt(), Mooncake(), Plain())

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kvcalc.errors import KvcalcError
+from kvcalc.errors import KvcalcError, printable
 from kvcalc.workload.arrivals import Arrivals, retimed
 from kvcalc.workload.distributions import Distribution
 from kvcalc.workload.prefixes import SharedPrefix
@@ -23,7 +23,8 @@ DEFAULT_SEED = 20230916
 
 CAPPED_PROMPTS = "prompt capped at its max"
 CAPPED_ANSWERS = "answer capped at its max"
-_MOST_REQUESTS = 10**9
+_MOST_REQUESTS = 10**8
+"""All are held at once, with what becomes of them some 100 bytes each."""
 
 
 def generate(
@@ -42,7 +43,8 @@ def generate(
     """
 
     if not 1 <= requests <= _MOST_REQUESTS:
-        raise KvcalcError(f"{requests} requests", f"from 1 to {_MOST_REQUESTS:,}")
+        said = f"{requests:,} requests cannot be drawn: all of them are held in memory"
+        raise KvcalcError(said, f"from 1 to {_MOST_REQUESTS:,}; percentiles settle long before")
     of_prompts, of_answers, of_arrivals, of_prefixes = streams(seed, 4)
     prompts, capped_prompts = isl.draw(of_prompts, requests)
     answers, capped_answers = osl.draw(of_answers, requests)
@@ -79,4 +81,4 @@ def _name(
         "prefix": prefix.spelling if prefix else "",
         "seed": str(seed),
     }
-    return " ".join(f"{key}={value}" for key, value in parts.items() if value)
+    return printable(" ".join(f"{key}={value}" for key, value in parts.items() if value))

@@ -41,7 +41,8 @@ def growth_of(layout: Layout, most_tokens: int) -> Growth:
 
     tokens = np.arange(most_tokens + 1)
     units = np.maximum.accumulate(np.asarray(layout.units(tokens), dtype=np.int64))
-    filled = np.asarray(layout.written_bytes(tokens)) / layout.bytes_per_unit
+    # Where a pool has no bytes, for states that stand elsewhere, nothing fills it.
+    filled = np.asarray(layout.written_bytes(tokens)) / max(1, layout.bytes_per_unit)
     return Growth(units, _curve(units), _curve(np.minimum(filled, units)))
 
 

@@ -3,8 +3,10 @@
 import importlib
 import os
 import signal
+import threading
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 from kvcalc.errors import KvcalcError, nearest
@@ -97,6 +99,8 @@ def _parallel(
     name, kind = backend
     kind.prepare()
     parent = os.getpid() if kind.is_here else None
+    # More processes than work would only be started.
+    jobs = min(jobs, len(work))
     found: list[Outcome] = []
     done = 0
     try:
@@ -104,9 +108,9 @@ def _parallel(
             # Those that an interruption or a mistake leaves undone are nothing to advise about.
             warnings.filterwarnings("ignore", "[0-9]+ tasks which were still being processed", UserWarning)
             form = "generator" if kind.streams else "list"
-            parts: Iterable[Part] = joblib.Parallel(return_as=form)(
-                joblib.delayed(_one)(*each, parent) for each in work
-            )
+            run = joblib.Parallel(return_as=form)
+            with _deaf_children() if kind.is_here else nullcontext():
+                parts: Iterable[Part] = run(joblib.delayed(_one)(*each, parent) for each in work)
             for (trace, setting), part in zip(work, parts, strict=True):
                 found.append(Outcome(trace=trace, setting=setting, **part._asdict()))
                 done += len(trace)
@@ -115,6 +119,22 @@ def _parallel(
     except KeyboardInterrupt:
         return found
     return found
+
+
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Processes started here never hear Ctrl-C, not even while they import; for so long it is not heard here either.
+
+    To ignore it is inherited. A mask of signals would be too, and would keep it for later, but joblib undoes that.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
 
 
 def backend_of(name: str) -> tuple[str, Backend]:

@@ -37,6 +37,8 @@ class Policy:
 
     def __init__(self, trace: Trace, layout: Layout, pool_units: int, most_context: int) -> None:
         self.pool_units, self.trace = pool_units, trace
+        self.prompts: list[int] = trace.prompt_tokens.tolist()
+        self.outputs: list[int] = trace.output_tokens.tolist()
         self.final = trace.prompt_tokens + trace.output_tokens - 1
         """Tokens that a sequence holds in its last step: what it makes last is never read again."""
         self.reserves = self._reserves(most_context)

@@ -149,7 +149,11 @@ def blocks_of(trace: Trace, block_tokens: int, *, with_tails: bool = False) -> B
     starts = np.concatenate([[0], trace.prefix_ends[:-1]])
     covered = np.minimum((trace.prefix_ends - starts) * known, trace.prompt_tokens)
     counts = -(-covered // block_tokens) if with_tails else covered // block_tokens
-    return Blocks(trace.prefix_ids, starts, covered, counts, known, block_tokens)
+    ids, parts = trace.prefix_ids, max(1, known // block_tokens)
+    # Ids are any integers of 64 bits; those whose parts would pass them get smaller names.
+    if len(ids) and max(abs(int(ids.min())), abs(int(ids.max()))) >= 2**62 // parts:
+        ids = np.unique(ids, return_inverse=True)[1]
+    return Blocks(ids, starts, covered, counts, known, block_tokens)
 
 
 def prefixes_of(trace: Trace, block_tokens: int, *, with_tails: bool = False) -> Prefixes:

@@ -51,7 +51,7 @@ def read_trace(
     source = Source(path)
     chunk = min(limit or CHUNK_REQUESTS, CHUNK_REQUESTS)
     pieces = _pieces(source, max_context, policy, is_sorted=not sort, chunk=CHUNK_REQUESTS if sort else chunk)
-    trace = joined(source.path.name, _up_to(pieces, limit) if limit and not sort else pieces)
+    trace = joined(source.name, _up_to(pieces, limit) if limit and not sort else pieces)
     if not len(trace):
         raise KvcalcError(f"{source} has no request{_why(trace.counted)}", "a trace needs at least one request")
     if sort:
@@ -150,7 +150,7 @@ def _served(source: Source, form: Form, max_context: int | None, policy: Policy,
         refuse_unservable(source, rows, max_context)
     rows = admitted(rows, policy, max_context, form.block_tokens, counts)
     return Trace(
-        name=source.path.name,
+        name=source.name,
         prompt_tokens=rows.prompt_tokens,
         output_tokens=rows.output_tokens,
         arrival_seconds=rows.seconds,

@@ -137,8 +137,9 @@ def _waits(run: Run, is_timed: bool) -> Iterator[str]:
     elif not peak:
         yield f"{at_once}; none waits"
     else:
-        p99 = f"; 1 in 100 waits {decimal(_p99(found.queueing), SECONDS)} or longer"
-        yield f"{at_once}; {_few(found.mean_waiting)} wait, at most {peak:,}{p99 if found.queueing else ''}"
+        waits = found.queueing
+        p99 = f"; 1 in 100 waits {decimal(_p99(waits), SECONDS)} or longer" if waits else ""
+        yield f"{at_once}; {_few(found.mean_waiting)} wait, at most {peak:,}{p99}"
     if found.preemptions:
         yield (
             f"{counted(found.preemptions, 'preemption')} of {counted(found.preempted_requests, 'request')}, "
@@ -193,7 +194,11 @@ def _compared(answer: Answer) -> Iterator[str]:
     """The best of several settings by what they differ in, and the worst beside it."""
     names = names_of(answer.runs)
     if answer.is_timed:
-        times = [_p99(run.metrics.e2e) for run in answer.runs]
+        # Ctrl-C may end a setting before the first of its requests.
+        ended = {name: run.metrics.e2e for name, run in zip(names, answer.runs, strict=True) if run.metrics.e2e}
+        if not ended:
+            return
+        names, times = list(ended), [_p99(spread) for spread in ended.values()]
         what, said = "fastest whole requests (p99)", [decimal(time, SECONDS) for time in times]
     else:
         times = [run.outcome.totals.steps for run in answer.runs]
@@ -205,8 +210,8 @@ def _compared(answer: Answer) -> Iterator[str]:
         yield f"{what}: {said[best]} in every setting"
 
 
-def _p99(spread: Spread | None) -> float:
-    return float("inf") if spread is None else spread.percentiles[3]
+def _p99(spread: Spread) -> float:
+    return spread.percentiles[3]
 
 
 def _goal(name: str, goal: "GoalsDocument") -> Iterator[str]:

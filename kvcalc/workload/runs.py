@@ -60,7 +60,13 @@ def runs_of(
     runs: list[Run] = []
     for case in cases:
         rule = routing or ROUTING
-        fleet = simulate_fleet(trace, case.setting, replicas, rule, jobs=jobs, backend=backend, progress=progress)
+        try:
+            fleet = simulate_fleet(trace, case.setting, replicas, rule, jobs=jobs, backend=backend, progress=progress)
+        except KeyboardInterrupt:
+            # Of a fleet that was still being routed there is nothing to keep, of those before it there is.
+            if not runs:
+                raise
+            break
         runs.append(Run(case=case, outcome=fleet.whole, fleet=replicas, routing=rule, replicas=fleet.outcomes))
         if not fleet.whole.is_complete:
             break

@@ -14,7 +14,6 @@ import msgspec
 from kvcalc.workload.clock import Clock
 from kvcalc.workload.policies import Policy
 from kvcalc.workload.running import Running
-from kvcalc.workload.trace import Trace
 from kvcalc.workload.waiting import Waiting
 
 NO_LIMIT = 1 << 62
@@ -62,18 +61,20 @@ class Batch(msgspec.Struct):
 
 
 class Scheduler:
-    """One server: `waiting` come to it, `policy` gives them room, `clock` says how long steps take."""
+    """One server: `waiting` come to it, `policy` gives them room, `clock` says how long steps take.
 
-    def __init__(self, trace: Trace, waiting: Waiting, policy: Policy, clock: Clock, limits: Limits) -> None:
+    `records` are of all requests of its trace, and may be those of servers that take others of them.
+    """
+
+    def __init__(self, waiting: Waiting, policy: Policy, clock: Clock, limits: Limits, records: Records) -> None:
         self.waiting, self.policy, self.clock, self.limits = waiting, policy, clock, limits
-        self.records = Records(len(trace))
+        self.records = records
         self.running = Running(policy.growth)
         self.peak_units = self.peak_running = self.finished = self.finished_prompts = self.prefilled = 0
         self.running_seconds = self.busy_seconds = 0.0
         self._grows = policy.grows
         self._units: Callable[[int], int] = policy.growth.units.item if policy.grows else lambda tokens: 0
-        self._prompts: list[int] = trace.prompt_tokens.tolist()
-        self._outputs: list[int] = trace.output_tokens.tolist()
+        self._prompts, self._outputs = policy.prompts, policy.outputs
         # Sequences in the order of admission, with the first step that made a token of each.
         self._room: dict[int, int] = {}
         self._partial: Prompt | None = None

@@ -13,7 +13,7 @@ from kvcalc.workload.outcome import CONTEXT, POOL, Outcome, Requests, Totals
 from kvcalc.workload.policies import Paged, Policy
 from kvcalc.workload.prefixed import Prefixed
 from kvcalc.workload.reserved import Max, Oracle, Places, Pow2
-from kvcalc.workload.scheduler import NO_LIMIT, Limits, Scheduler
+from kvcalc.workload.scheduler import NO_LIMIT, Limits, Records, Scheduler
 from kvcalc.workload.steptime import FixedCost, StepCost
 from kvcalc.workload.timeline import Timeline
 from kvcalc.workload.trace import Trace
@@ -109,7 +109,7 @@ def simulate(trace: Trace, setting: Setting, progress: Progress | None = None) -
     is_timed = setting.cost is not None
     arrivals = trace.arrival_seconds.tolist() if is_timed and trace.arrival_seconds is not None else None
     clock = clock_of(setting.cost or FixedCost(1.0))
-    server = Scheduler(trace, Waiting(queue, arrivals), policy, clock, setting.limits())
+    server = Scheduler(Waiting(queue, arrivals), policy, clock, setting.limits(), Records(len(trace)))
     timeline = Timeline(setting.samples)
     is_complete = _run(server, timeline, len(queue), progress)
     return Outcome(

@@ -1,17 +1,14 @@
 """A trace's file: opened whether packed or plain, its first line, and any line by number for an error to show."""
 
-import gzip
-import importlib
 import itertools
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, NoReturn, cast
+from typing import IO, NoReturn
 
 from kvcalc.errors import KvcalcError, printable, shorten
-
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-_LONGEST_LINE = 1 << 24
+from kvcalc.workload.unpacked import BrokenPackError, unpacked
 
 
 class Source:
@@ -20,7 +17,7 @@ class Source:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         with self.open() as handle:
-            first = handle.readline(_LONGEST_LINE)
+            first = handle.readline()
         if not first:
             raise KvcalcError(f"{self} is empty", "a trace begins with a line of column names, or with a JSON object")
         self.head = self._text(first)
@@ -28,38 +25,32 @@ class Source:
     def __str__(self) -> str:
         return shorten(printable(str(self.path)), 200)
 
+    @property
+    def name(self) -> str:
+        """The file's name, of characters that any document and terminal takes."""
+        return printable(self.path.name)
+
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:
         """The unpacked bytes; what goes wrong while they are read is said in one line."""
         try:
-            with self._unpacked() as handle:
+            self._refuse_streams()
+            with unpacked(self.path, str(self)) as handle:
                 yield handle
-        except (gzip.BadGzipFile, EOFError) as error:
-            said = f"{self} is no whole gzip file: {error}"
-            raise KvcalcError(said, "gzip -t FILE tests it; plain text has no .gz in its name") from error
+        except BrokenPackError as error:
+            said = f"{self} is no whole {error.tool} file: {error}"
+            raise KvcalcError(said, f"{error.tool} -t FILE tests it; plain text has no .gz in its name") from error
         except UnicodeDecodeError as error:
             raise self._no_text() from error
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise KvcalcError(f"cannot read {self}: {reason}", "a trace is one file, CSV or JSONL") from error
 
-    def _unpacked(self) -> IO[bytes]:
-        with self.path.open("rb") as raw:
-            magic = raw.read(4)
-        if magic.startswith(_ZSTD):
-            return self._zstd()
-        # The name decides as well, so that plain text called .gz is refused and not guessed at.
-        if magic.startswith(_GZIP) or (magic and self.path.suffix == ".gz"):
-            return cast(IO[bytes], gzip.open(self.path))
-        return self.path.open("rb")
-
-    def _zstd(self) -> IO[bytes]:
-        try:
-            module = importlib.import_module("zstandard")
-        except ImportError as error:
-            said = f"{self} is packed with zstd, which needs the package zstandard"
-            raise KvcalcError(said, "pip install zstandard, or unpack it first: zstd -d FILE") from error
-        return cast(IO[bytes], module.open(self.path, "rb"))
+    def _refuse_streams(self) -> None:
+        mode = self.path.stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            said = f"{self} is no plain file, and a trace is read more than once"
+            raise KvcalcError(said, "save what comes through a pipe: COMMAND > trace.csv")
 
     def line(self, number: int) -> str:
         """Line `number` (from 1) without its end."""
@@ -79,7 +70,7 @@ class Source:
         if b"\0" in line:
             raise self._no_text()
         try:
-            return line.decode("utf-8-sig")
+            return line.decode()
         except UnicodeDecodeError as error:
             raise self._no_text() from error
 

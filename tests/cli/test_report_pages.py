@@ -5,7 +5,9 @@ import json
 import pytest
 from pages import Reader, seen
 
+from kvcalc.chart import Axis
 from kvcalc.cli.pages import PAGES
+from kvcalc.render.ticks import ticks
 
 pytest.importorskip("plotly")
 
@@ -350,3 +352,28 @@ def test_damaged_points_are_one_line(kvcalc, tmp_path, monkeypatch, column, head
     answer = kvcalc("report", "x.csv")
     assert (answer.code, answer.err.splitlines()[0]) == (2, "error: x.csv is damaged: its figures do not go together")
     assert not (tmp_path / "x.html").exists()
+
+
+@pytest.mark.parametrize("place", ["runs", "seconds", "rates"])
+def test_figures_that_contradict_each_other_are_damage_too(kvcalc, tmp_path, place):
+    file = tmp_path / "x.json"
+    kvcalc(*ASKED["simulated"], "-o", file, "-q")
+    document = json.loads(file.read_text())
+    if place == "runs":
+        document["runs"] = []
+    elif place == "seconds":
+        document["runs"][0]["timeline"]["held"].pop()
+    else:
+        document["hit_curves"] = [{**document["hit_curves"][0], "unlimited": 5.0}]
+    file.write_text(json.dumps(document))
+    answer = kvcalc("report", file, "-o", tmp_path / "x.html")
+    assert (answer.code, answer.out) == (2, "")
+    assert "is damaged" in answer.err
+    assert not (tmp_path / "x.html").exists()
+
+
+def test_a_value_far_below_zero_is_drawn_with_few_ticks():
+    """Steps of an axis reach its longer side; by its upper one alone there would be 10**300 of them."""
+    values = [1.0, -1e300]
+    assert len(ticks(values, Axis("share", "fraction"))) <= 9
+    assert len(ticks([-3.0, -1.0], Axis("share", "fraction"))) <= 9

@@ -1,7 +1,9 @@
 """A trace that cannot be read says so in one line, with the file and line that are meant."""
 
 import gzip
+import os
 
+import pandas as pd
 import pytest
 
 from kvcalc.errors import KvcalcError
@@ -28,6 +30,16 @@ BAD = {
     "far too many": (PLAIN + "0,1,2\n" * 3 + "1,1,2,3,4,5\n", ":5: 6 fields, where the first line has 3 names", ""),
     "blank": (PLAIN + "0,1,2\n\n1,1,1\n", ":3: 0 fields, where the first line has 3 names: the line is blank", ""),
     "open quote": (PLAIN + '0,"1,2\n1,1,1\n', "is no whole CSV", "a quote that is never closed"),
+    "old Mac": (
+        (PLAIN + "0,1,2\n").replace("\n", "\r"),
+        ":1: no line of CSV: new-line character seen in unquoted field: ",
+        "LF",
+    ),
+    "long field": (PLAIN + "0,1,2\n" + "x" * 140_000 + ",1,2\n", ":3: no line of CSV: field larger than", "short"),
+    "long line": (PLAIN + "1" * (17 << 20), ":2: a line of more than 16,777,216 bytes", "one request a line"),
+    "long first line": ("x" * (17 << 20), ":1: a line of more than 16,777,216 bytes", "one request a line"),
+    "long line of JSON": (MOONCAKE + " " * (17 << 20), ":2: a line of more than 16,777,216 bytes", ""),
+    "many columns": (PLAIN.strip() + ",x" * 10_000 + "\n", ":1: 10,003 columns", "a few: plain CSV (arrival_seconds"),
     # numbers
     "word": (PLAIN + "0,1,2\n1,x,3\n", ":3: prompt_tokens is no number: 1,x,3", "a whole number of tokens"),
     "NaN tokens": (PLAIN + "0,1,2\n1,NaN,3\n2,2,2\n", ":3: prompt_tokens is no number", ""),
@@ -45,6 +57,8 @@ BAD = {
     "null in JSON": (MOONCAKE.replace("600", "null"), ":1: Expected `int`, got `null`", ""),
     "NaN in JSON": (MOONCAKE + LATER.replace("1100", "NaN"), ":2: JSON is malformed", "each line is an object"),
     "number as line": (MOONCAKE + "3\n", ":2: Expected `object`, got `int`", ""),
+    "deep JSON": ('{"a": ' + "[" * 10_000 + "\n", ":1: maximum recursion depth", "one whole JSON object a line"),
+    "deep JSON later": (MOONCAKE + '{"a": ' + "[" * 10_000 + "]" * 10_000 + "}\n", ":2: maximum recursion depth", ""),
     # times
     "before 0": (PLAIN + "-1,1,2\n", ":2: the request arrives before second 0", ""),
     "before 0 in JSON": (MOONCAKE.replace(": 0,", ": -3,"), ":1: the request arrives before second 0", ""),
@@ -52,6 +66,8 @@ BAD = {
     "unsorted BurstGPT": (BURST + "9,x,1,1,2,y\n8,x,1,1,2,y\n", ":3: the request arrives before the one above", ""),
     "no time": (AZURE + "2024-05-10 00:00:00,1,2\nx,1,2\n", ":3: TIMESTAMP is no time: x,1,2", "2023-11-16"),
     "no time at all": (AZURE + "x,1,2\n", ":2: TIMESTAMP is no time", ""),
+    "the moment of reading": (AZURE + "now,1,2\n", ":2: TIMESTAMP is no time: now", "2023-11-16"),
+    "the day of reading": (AZURE + "today,1,2\n", ":2: TIMESTAMP is no time: today", "2023-11-16"),
     "zone, then none": (
         AZURE + "2024-05-10 00:00:00.1+00:00,1,2\n2024-05-10 00:00:01,1,2\n",
         ":3: times with and without an offset from UTC: 2024-05-10 00:00:01,1,2",
@@ -121,7 +137,15 @@ def test_lines_are_counted_across_chunks(tmp_path):
         list(stream_trace(path, chunk_requests=5))
 
 
-@pytest.mark.parametrize("packed", [b"arrival_seconds", gzip.compress(PLAIN.encode() * 99)[:-9]], ids=["plain", "cut"])
+PACKED = {
+    "plain": b"arrival_seconds",
+    "cut": gzip.compress(PLAIN.encode() * 99)[:-9],
+    # After the header of 10 bytes a block of type 3, which RFC 1951, 3.2.3, reserves as an error.
+    "damaged": gzip.compress(PLAIN.encode())[:10] + b"\xff" * 40,
+}
+
+
+@pytest.mark.parametrize("packed", PACKED.values(), ids=PACKED)
 def test_what_is_no_whole_gzip_file_is_said_to_be_none(packed, tmp_path):
     path = tmp_path / "t.csv.gz"
     path.write_bytes(packed)
@@ -135,6 +159,26 @@ def test_a_folder_and_a_file_that_is_not_there(tmp_path):
         read_trace(tmp_path)
     with pytest.raises(KvcalcError, match="no such file"):
         read_trace(tmp_path / "none.csv")
+
+
+def test_what_comes_through_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(KvcalcError, match="is no plain file") as caught:
+        read_trace(tmp_path / "pipe")
+    assert "save what comes through a pipe" in caught.value.hint
+
+
+def test_ctrl_c_within_pandas_stays_ctrl_c(tmp_path, monkeypatch):
+    """A signal that comes while its parser calls for bytes, pandas turns into this error; seen with pandas 3."""
+    (tmp_path / "t.csv").write_text(PLAIN + "0,1,2\n")
+
+    def interrupted(*asked, **more):
+        said = "Error tokenizing data. C error: Calling read(nbytes) on source failed. Try engine='python'."
+        raise pd.errors.ParserError(said)
+
+    monkeypatch.setattr(pd, "read_csv", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        read_trace(tmp_path / "t.csv")
 
 
 def test_limits_that_hold_nothing(tmp_path):

@@ -41,6 +41,14 @@ def test_states_alone_are_slots(trace):
         assert run["use"]["shares"]["internal"] == 0
 
 
+def test_a_pool_of_tokens_without_bytes_is_filled_by_nothing(trace):
+    """SGLang counts tokens of a model of states alone, of 0 bytes each."""
+    run = served("mamba-2.8b", trace, 20 << 30, engine="sglang")
+    assert run["pool"]["bytes_per_unit"] == 0
+    assert run["requests"]["finished"] == len(LENGTHS)
+    assert run["use"]["shares"]["token_states"] == run["use"]["peak_bytes"] == 0
+
+
 def test_slots_of_an_engine_bound_a_hybrid(trace):
     """SGLang keeps states in a pool of their own, of as many slots as are asked for."""
     asked = {"engine": "sglang", "engine_flags": {"max_mamba_cache_size": 8, "max_running_requests": 8}}

@@ -17,7 +17,7 @@ from kvcalc.workload.fleet import part_of, route, simulate_fleet
 from kvcalc.workload.joined import REFUSED
 from kvcalc.workload.metrics import metrics_of
 from kvcalc.workload.routing import ROUTINGS, Inbox, PrefixAware, Replica, is_uneven
-from kvcalc.workload.scheduler import Limits, Scheduler
+from kvcalc.workload.scheduler import Limits, Records, Scheduler
 from kvcalc.workload.simulate import Setting, admissible, simulate
 from kvcalc.workload.steptime import FixedCost
 from kvcalc.workload.trace import Trace
@@ -206,7 +206,7 @@ def test_a_server_advances_to_a_time_and_no_further():
     setting = server(prefix_caching=False, pool_units=1000, cost=FixedCost(1.0))
     policy, _ = admissible(trace, setting)
     inbox = Inbox(trace.arrival_seconds.tolist())
-    replica = Replica(Scheduler(trace, inbox, policy, clock_of(FixedCost(1.0)), Limits()), inbox)
+    replica = Replica(Scheduler(inbox, policy, clock_of(FixedCost(1.0)), Limits(), Records(len(trace))), inbox)
     replica.send(0, 4)
     replica.advance(3.5)
     assert replica.server.clock.now == 4.0 and replica.requests == 1 and replica.prompt_tokens == 4
@@ -220,6 +220,7 @@ def test_a_server_advances_to_a_time_and_no_further():
     ("asked", "message"),
     [
         ({"replicas": 0}, "--replicas 0"),
+        ({"replicas": 10**9}, "--replicas 1,000,000,000 is no fleet"),
         ({"routing": "roundrobin"}, "--routing 'roundrobin' is not known"),
         (
             {"routing": "prefix-aware", "prefix_caching": False},

@@ -189,6 +189,8 @@ def test_prefixes_that_there_are_not(text, said):
 def test_counts_and_seeds_that_there_are_not():
     with pytest.raises(KvcalcError, match="0 requests"):
         made(0)
+    with pytest.raises(KvcalcError, match="1,000,000,000 requests cannot be drawn: all of them are held in memory"):
+        made(10**9)
     with pytest.raises(KvcalcError, match="a seed of -1"):
         made(1, seed=-1)
     assert len(made(1, "20/s")) == 1

@@ -13,8 +13,9 @@ from joblib._parallel_backends import SequentialBackend
 from workload.test_fleet import RECORDS, server, steady
 
 from kvcalc.errors import KvcalcError
+from kvcalc.workload import parallel
 from kvcalc.workload.fleet import simulate_fleet
-from kvcalc.workload.parallel import run_all, run_settings
+from kvcalc.workload.parallel import Part, run_all, run_settings
 from kvcalc.workload.steptime import FixedCost
 
 
@@ -48,6 +49,24 @@ def test_processes_give_what_one_process_gives(trace):
     found = run_settings(trace, SETTINGS, jobs=2, progress=lambda done, of: seen.append((done, of)))
     same(found, run_settings(trace, SETTINGS))
     assert seen == [(300 * place, 1200) for place in (1, 2, 3, 4)]
+
+
+def test_no_more_processes_are_started_than_there_is_work(trace):
+    """joblib itself fails on so many: it makes a semaphore of their number."""
+    same(run_settings(trace, SETTINGS[:2], jobs=10**20), run_settings(trace, SETTINGS[:2]))
+
+
+def test_processes_are_deaf_to_ctrl_c_from_their_start(trace, monkeypatch):
+    """A terminal sends it to them as well, and while they import nothing of ours could catch it."""
+    joblib.externals.loky.get_reusable_executor().shutdown()  # others may have been started by another test
+
+    def is_deaf(trace, setting, parent):
+        return Part(None, signal.getsignal(signal.SIGINT) is signal.SIG_IGN, {}, True)
+
+    monkeypatch.setattr(parallel, "_one", is_deaf)
+    heard = signal.getsignal(signal.SIGINT)
+    assert [one.totals for one in run_settings(trace, SETTINGS, jobs=2)] == [True] * len(SETTINGS)
+    assert signal.getsignal(signal.SIGINT) is heard
 
 
 def test_a_fleet_in_processes_is_the_same_fleet(trace):
@@ -136,7 +155,7 @@ trace = steady([100] * count, [300] * count, np.arange(count) / 10)
 small = server(pool_units=40_000, prefix_caching=False, cost=FixedCost(0.05))
 def seen(done, of):
     print("SEEN", done, flush=True)
-found = run_settings(trace, [small] * 40, jobs=int(sys.argv[1]), progress=seen)
+found = run_settings(trace, [small] * 400, jobs=int(sys.argv[1]), progress=seen)
 print("KEPT", len(found), [one.is_complete for one in found][-1:], flush=True)
 """
 
@@ -152,5 +171,5 @@ def test_ctrl_c_ends_all_and_keeps_what_is_done(jobs):
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=60)
     kept = [line for line in out.splitlines() if line.startswith("KEPT")]
-    assert kept and "KEPT 40" not in kept[0] and process.returncode == 0, err
+    assert kept and "KEPT 400" not in kept[0] and process.returncode == 0, err
     assert not err

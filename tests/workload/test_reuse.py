@@ -110,6 +110,14 @@ def test_pinned_blocks_stay_beyond_the_capacity():
     assert cache.held == cache.match([1, 2, 3, 4]) == 2
 
 
+def test_ids_of_64_bits_stay_apart_in_smaller_blocks():
+    """Hashes are such ids; of two parts, both of these would be called 0 if their product lost its upper bits."""
+    trace = make_trace([[0], [-(2**63)], [2**62]], [4, 4, 4])
+    halves = prefixes_of(trace, 2)
+    assert len({tuple(halves.of(one)) for one in range(3)}) == 3
+    assert len(set(halves.ids.tolist())) == 6
+
+
 def test_blocks_of_other_sizes_are_known_by_the_ids_of_the_trace():
     trace = make_trace([[7, 8, 9], [7, 8]], [11, 8])
     assert prefixes_of(trace, 4).of(0) == [7, 8]

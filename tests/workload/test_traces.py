@@ -89,6 +89,29 @@ def test_zstd_is_read_where_its_package_is(trace_file):
     assert same(read_trace(trace_file(packed, "t.csv.zst")), read_trace(TRACES / "plain.csv"))
 
 
+def test_zstd_of_frames_in_turn_and_what_is_no_whole_one(trace_file):
+    zstandard = pytest.importorskip("zstandard")
+    text = (TRACES / "plain.csv").read_bytes()
+    frames = [zstandard.compress(text[:50]), zstandard.compress(text[50:])]
+    assert same(read_trace(trace_file(b"".join(frames), "t.csv.zst")), read_trace(TRACES / "plain.csv"))
+    for broken in (frames[0][:-3], frames[0] + frames[1][:-3], frames[0] + b"no frame"):
+        with pytest.raises(KvcalcError, match="is no whole zstd file") as caught:
+            read_trace(trace_file(broken, "t.csv.zst"))
+        assert "zstd -t" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_mark_of_utf_8_is_passed_over(trace_file, name):
+    text = b"\xef\xbb\xbf" + (TRACES / name).read_bytes()
+    assert same(read_trace(trace_file(text, f"marked-{name}")), read_trace(TRACES / name))
+    assert same(read_trace(trace_file(gzip.compress(text), f"packed-{name}")), read_trace(TRACES / name))
+
+
+def test_a_name_is_shown_without_what_no_terminal_and_no_document_takes(trace_file):
+    path = trace_file((TRACES / "plain.csv").read_bytes(), "a\x1b[31m\udcff.csv")
+    assert read_trace(path).name == "a_[31m_.csv"
+
+
 @pytest.mark.parametrize("name", EXPECTED)
 @pytest.mark.parametrize("chunk", [1, 2, 3])
 def test_a_stream_in_pieces_is_the_trace(name, chunk):
