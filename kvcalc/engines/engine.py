@@ -23,8 +23,7 @@ class AllocationPart(msgspec.Struct, frozen=True):
     streams: int
     bytes: int
     tensors: dict[str, int]
-    devices: tuple[int, ...] = ()
-    """Bytes on each device, the host behind them; empty where devices were not told apart."""
+    devices: tuple[int, ...] = ()  # bytes on each, the host behind them; empty where they were not told apart
 
     def document(self) -> EnginePartDocument:
         """The same as machine formats carry it."""
@@ -105,8 +104,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
 class BlockPool(msgspec.Struct, frozen=True, kw_only=True):
     """A pool on a rank as requests share it: what each holds as it grows, and `units` that can be given out.
 
-    `most_sequences` is what else bounds the requests at once, None for nothing: slots for states or whole contexts, a
-    pool of windows, a flag.
+    `most_sequences` else bounds the requests at once: slots for states or contexts, a pool of windows, a flag.
     """
 
     layout: Layout
@@ -164,6 +162,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     overheads: ClassVar[OverheadRules] = ANY  # what it holds beside the cache
     step_flag: ClassVar[str] = ""
     """Its flag for the most tokens of a step."""
+    sharing_flag: ClassVar[str] = ""
+    """Its flag without which a running request has a whole context's room to itself; "" where none ever has."""
     ranges: ClassVar[Mapping[str, Range]] = {}
     """What its own flags may be, by name; KvcalcError where one is something else, wherever it was read."""
 
@@ -233,11 +233,6 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def keeps_prefixes(self) -> bool:
         """Whether it keeps prefixes of prompts for later requests, under its own flags."""
-        return False
-
-    @property
-    def holds_whole_contexts(self) -> bool:
-        """Whether a running request has the room of a whole context to itself, whatever its length."""
         return False
 
     @property

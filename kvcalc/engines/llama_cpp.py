@@ -58,6 +58,7 @@ class LlamaCpp(Engine, frozen=True, kw_only=True):
 
     name: ClassVar[str] = NAME
     step_flag: ClassVar[str] = "batch_size"
+    sharing_flag: ClassVar[str] = "kv_unified"
     versions: ClassVar[tuple[str, ...]] = ("b11549",)
     overheads: ClassVar[OverheadRules] = LLAMA_CPP
     ranges: ClassVar[Mapping[str, Range]] = {
@@ -68,11 +69,6 @@ class LlamaCpp(Engine, frozen=True, kw_only=True):
     model_suffix: ClassVar[str] = ".gguf"
     kv_formats: ClassVar[tuple[str, ...]] = ("q8_0", "q5_1", "q4_0")
     weight_formats: ClassVar[tuple[str, ...]] = ("q8_0", "q5_0", "q4_0")
-
-    @property
-    def holds_whole_contexts(self) -> bool:
-        """Whether each slot has cells of its own (n_ctx_seq of llama-context.cpp), as without --kv-unified."""
-        return not self.kv_unified
 
     def allocate(self, size: CacheSize) -> Allocation:
         """What a context holds, in bytes, for all slots; KvcalcError for what llama.cpp refuses."""

@@ -78,8 +78,7 @@ def case_of(server: Server, trace: Trace) -> Case:
     if plan.sharding.dp > 1:
         message = f"--dp {plan.sharding.dp}: a data-parallel rank is a server with a pool of its own"
         raise KvcalcError(message, f"--replicas {plan.sharding.dp}")
-    is_paged = server.allocator == "paged"
-    allocator = "places" if is_paged and plan.engine.holds_whole_contexts else server.allocator
+    allocator = _allocator(server)
     reserves = allocator != "paged"
     pool = pool_of(plan, block_tokens=server.block_tokens, reserves=reserves, is_asked=server.is_context_asked)
     _refuse_small(server, pool, trace)
@@ -101,6 +100,13 @@ def case_of(server: Server, trace: Trace) -> Case:
         cost=_cost(server, trace, min(sequences, len(trace)), step_tokens),
     )
     return Case(server=server, pool=pool, setting=setting)
+
+
+def _allocator(server: Server) -> str:
+    """What is asked for; `places` where a paged pool is, and the engine holds whole contexts."""
+    engine = server.plan.engine
+    holds_whole = bool(engine.sharing_flag) and not getattr(engine, engine.sharing_flag)
+    return "places" if server.allocator == "paged" and holds_whole else server.allocator
 
 
 def _refuse_small(server: Server, pool: Pool, trace: Trace) -> None:
