@@ -15,6 +15,9 @@ from kvcalc.cli.app import main
 settings.register_profile("kvcalc", deadline=None)
 settings.load_profile("kvcalc")
 
+# Whoever starts the tests in the background leaves Ctrl-C ignored, and their children would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 GOLDEN = Path(__file__).parent / "golden"
 ROOT = Path(__file__).parent.parent
 
