@@ -5,8 +5,8 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 from kvcalc.errors import KvcalcError, nearest
@@ -106,16 +106,18 @@ def _parallel(
     try:
         with joblib.parallel_config(backend=name, n_jobs=jobs), warnings.catch_warnings():
             # Those that an interruption or a mistake leaves undone are nothing to advise about.
-            warnings.filterwarnings("ignore", "[0-9]+ tasks which were still being processed", UserWarning)
+            warnings.filterwarnings("ignore", "[0-9]+ tasks ", UserWarning)
             form = "generator" if kind.streams else "list"
             run = joblib.Parallel(return_as=form)
             with _deaf_children() if kind.is_here else nullcontext():
-                parts: Iterable[Part] = run(joblib.delayed(_one)(*each, parent) for each in work)
-            for (trace, setting), part in zip(work, parts, strict=True):
-                found.append(Outcome(trace=trace, setting=setting, **part._asdict()))
-                done += len(trace)
-                if progress is not None:
-                    progress(done, served)
+                parts: Any = run(joblib.delayed(_one)(*each, parent) for each in work)
+            # Closed here, while its advice is not heard.
+            with closing(parts) if kind.streams else nullcontext():
+                for (trace, setting), part in zip(work, parts, strict=True):
+                    found.append(Outcome(trace=trace, setting=setting, **part._asdict()))
+                    done += len(trace)
+                    if progress is not None:
+                        progress(done, served)
     except KeyboardInterrupt:
         return found
     return found
