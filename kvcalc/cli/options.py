@@ -197,14 +197,14 @@ def _flags_of(group: type[msgspec.Struct]) -> Iterator[inspect.Parameter]:
         if _is_group(annotation):
             yield from _flags_of(annotation)
             continue
-        # Groups share flags, so the heading is that of a copy.
-        option = copy(annotation.__metadata__[0])
+        option = annotation.__metadata__[0]
+        if option.rich_help_panel not in (None, group.PANEL):  # type: ignore[attr-defined]
+            # A flag that another group has too stands under the heading of each.
+            option = copy(option)
+            annotation = Annotated[annotation.__origin__, option]
         option.rich_help_panel = group.PANEL  # type: ignore[attr-defined]
         yield inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=field.default,
-            annotation=Annotated[annotation.__origin__, option],
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=annotation
         )
 
 
