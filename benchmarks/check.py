@@ -58,8 +58,8 @@ def seconds(plan: Path) -> tuple[float, float]:
     """One run of the command, as a shell starts it: wall, and CPU."""
     start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-m", "kvcalc", "check", str(plan), "--format", "json"]
-    done = subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    if done.returncode == 2:
+    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    if done.returncode == 2 or not done.stdout.startswith(b"{"):
         raise SystemExit(f"{plan}: no answer")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.perf_counter() - start, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

@@ -192,8 +192,8 @@ def _parameters(function: Callable[..., Any], groups: dict[str, type[msgspec.Str
 def _flags_of(group: type[msgspec.Struct]) -> Iterator[inspect.Parameter]:
     """The flags of a group, and of those that it holds."""
     hints = _hints(group)
-    for field in msgspec.structs.fields(group):
-        annotation = hints[field.name]
+    for name, default in _defaults(group):
+        annotation = hints[name]
         if _is_group(annotation):
             yield from _flags_of(annotation)
             continue
@@ -203,17 +203,19 @@ def _flags_of(group: type[msgspec.Struct]) -> Iterator[inspect.Parameter]:
             option = copy(option)
             annotation = Annotated[annotation.__origin__, option]
         option.rich_help_panel = group.PANEL  # type: ignore[attr-defined]
-        yield inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=annotation
-        )
+        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _defaults(group: type[msgspec.Struct]) -> Iterator[tuple[str, Any]]:
+    """The fields of a group, those without a default first; msgspec's own list would resolve every annotation."""
+    names, defaults = group.__struct_fields__, group.__struct_defaults__
+    return zip(names, (*[msgspec.NODEFAULT] * (len(names) - len(defaults)), *defaults), strict=True)
 
 
 def given_in(group: msgspec.Struct) -> dict[str, Any]:
     """The flags of a group that somebody gave, by name."""
-    values = msgspec.structs.asdict(group)
-    return {
-        field.name: values[field.name] for field in msgspec.structs.fields(group) if values[field.name] != field.default
-    }
+    values = {name: (getattr(group, name), default) for name, default in _defaults(type(group))}
+    return {name: value for name, (value, default) in values.items() if value != default}
 
 
 def tokens_or(text: str | None, flag: str, default: int) -> int:

@@ -16,7 +16,7 @@ from kvcalc.model.parameters import ParameterCount, count_parameters
 from kvcalc.model.spec import Checkpoint, Layer, ModelSpec
 from kvcalc.sizing.packing import DEFAULT_DTYPE, FormatRequest, Packer
 from kvcalc.sizing.rows import Row, build_rows
-from kvcalc.sizing.stages import held_by_stages, split_stages
+from kvcalc.sizing.stages import Counted, counted, held_by_stages, split_stages
 from kvcalc.sizing.weight_formats import WeightFormat, find_weights
 
 DEFAULT_CONTEXT = 8192
@@ -135,7 +135,8 @@ class CacheSize(msgspec.Struct, frozen=True, dict=True):
 
     def stage_bytes(self, tokens: Any) -> list[Any]:
         """Bytes of one sequence of `tokens` tokens on a rank of each pipeline stage; arrays where `tokens` is one."""
-        return [_rank_bytes(one, self.packer, tokens, self.sharding) for one in self.held_by_stages]
+        stages = self.shape_memo.get("counted", lambda: [counted(held) for held in self.held_by_stages])
+        return [_rank_bytes(one, self.packer, tokens, self.sharding) for one in stages]
 
     @property
     def fullest_stage(self) -> list[Component]:
@@ -188,7 +189,7 @@ def size_workload(spec: ModelSpec, workload: Workload, sharding: Sharding) -> Ca
     shape = _shape(workload, sharding)
     laid = spec.memo.get(("laid out", *shape), lambda: _lay_out(spec, *shape))
     _refuse_uncountable(laid.rows, workload, sharding)
-    stage_bytes = [_rank_bytes(one, laid.packer, workload.context_tokens, sharding) for one in laid.held]
+    stage_bytes = [_rank_bytes(one, laid.packer, workload.context_tokens, sharding) for one in laid.counted]
     bytes_per_rank, all_ranks_bytes = _rank_totals(stage_bytes, workload, sharding)
     return CacheSize(
         spec=spec,
@@ -221,6 +222,7 @@ class _LaidOut(NamedTuple):
     rows: tuple[Row, ...]
     stages: tuple[tuple[int, int], ...]
     held: list[list[Component]]
+    counted: list[list[Counted]]
 
 
 def _lay_out(spec: ModelSpec, workload: Workload, sharding: Sharding) -> _LaidOut:
@@ -230,7 +232,8 @@ def _lay_out(spec: ModelSpec, workload: Workload, sharding: Sharding) -> _LaidOu
     packer.request.check_names(one for layer in layers for one in layer.components)
     rows = build_rows(layers, spec.reads, packer)
     stages = split_stages(len(spec.layers), len(layers), sharding.pp)
-    return _LaidOut(packer, layers, rows, stages, held_by_stages(spec, layers, stages))
+    held = held_by_stages(spec, layers, stages)
+    return _LaidOut(packer, layers, rows, stages, held, [counted(one) for one in held])
 
 
 def _refuse_uncountable(rows: Sequence[Row], workload: Workload, sharding: Sharding) -> None:
@@ -284,10 +287,6 @@ def _with_encoder(layers: tuple[Layer, ...], tokens: int | None) -> tuple[Layer,
     return tuple(fitted[id(layer)] for layer in layers)
 
 
-def _rank_bytes(held: Sequence[Component], packer: Packer, tokens: Any, sharding: Sharding) -> Any:
-    """Bytes of one sequence on one rank; equal components are weighed once."""
-    weighed: dict[int, Any] = {}
-    for component in held:
-        if id(component) not in weighed:
-            weighed[id(component)] = packer.rank_bytes(component, tokens, sharding)
-    return sum(weighed[id(component)] for component in held)
+def _rank_bytes(held: Sequence[Counted], packer: Packer, tokens: Any, sharding: Sharding) -> Any:
+    """Bytes of one sequence on one rank."""
+    return sum(packer.rank_bytes(component, tokens, sharding) * count for component, count in held)

@@ -1,5 +1,6 @@
 """Layers on pipeline stages: which stage has which, and what a rank of each holds."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from kvcalc.cache.component import Component
@@ -46,3 +47,13 @@ def foreign_sources(spec: ModelSpec, stages: Sequence[tuple[int, int]]) -> list[
 def components_of(layers: Sequence[Layer]) -> list[Component]:
     """Every component of `layers` in order."""
     return [one for layer in layers for one in layer.components]
+
+
+Counted = tuple[Component, int]
+"""A component, and how many layers have that very one: equal layers are mostly one object."""
+
+
+def counted(held: Sequence[Component]) -> list[Counted]:
+    """Every component once, with its count."""
+    counts = Counter(map(id, held))
+    return [(one, counts[id(one)]) for one in {id(one): one for one in held}.values()]
