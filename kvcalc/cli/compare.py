@@ -12,7 +12,7 @@ from kvcalc.cli.completion import complete_format
 from kvcalc.cli.emit import emit
 from kvcalc.cli.engine_options import EngineOptions
 from kvcalc.cli.engines import ask_engines
-from kvcalc.cli.options import Models, OutputOptions, RequestOptions, ShardingOptions, verb
+from kvcalc.cli.options import Models, OutputOptions, RequestOptions, ShardingOptions, given_in, verb
 from kvcalc.cli.request import Asked, ask_about, load_asked
 from kvcalc.errors import KvcalcError
 from kvcalc.sizing.need import default_context
@@ -114,9 +114,7 @@ _TWO = 2
 
 def _given(group: msgspec.Struct) -> Iterator[str]:
     """The flags of `group` that somebody gave."""
-    for name, default in zip(group.__struct_fields__, group.__struct_defaults__, strict=True):
-        if (getattr(group, name) or None) != (default or None):
-            yield f"--{name.strip('_').replace('_', '-')}"
+    return (f"--{name.strip('_').replace('_', '-')}" for name, value in given_in(group).items() if value)
 
 
 def _formats(given: list[str] | None) -> list[str]:

@@ -8,6 +8,7 @@ import msgspec
 from kvcalc.errors import KvcalcError
 from kvcalc.units import SECONDS, counted, decimal
 from kvcalc.workload.fleet import simulate_fleet
+from kvcalc.workload.metrics import tpot_of, ttft_of
 from kvcalc.workload.outcome import POOL, REFUSALS, Outcome
 from kvcalc.workload.search import Found, Verdict, largest, smallest
 from kvcalc.workload.simulate import Setting, admissible, simulate
@@ -66,25 +67,6 @@ class Slo(msgspec.Struct, frozen=True, kw_only=True):
         import numpy as np
 
         return float(np.percentile(seconds, self.percentile)) if len(seconds) else 0.0
-
-
-def ttft_of(outcome: Outcome) -> Seconds:
-    """Seconds to the first token of every request that was served."""
-    return _there(outcome.requests.first_token_seconds - outcome.requests.arrival_seconds)
-
-
-def tpot_of(outcome: Outcome) -> Seconds:
-    """Seconds a token behind the first one, of every request that was served and has more than one."""
-    requests, outputs = outcome.requests, outcome.trace.output_tokens
-    many = outputs > 1
-    return _there((requests.finished_seconds - requests.first_token_seconds)[many] / (outputs[many] - 1))
-
-
-def _there(seconds: Seconds) -> Seconds:
-    import numpy as np
-
-    found: Seconds = seconds[~np.isnan(seconds)]
-    return found
 
 
 def _time(value: float, is_timed: bool) -> str:

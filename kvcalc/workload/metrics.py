@@ -64,9 +64,9 @@ def metrics_of(outcome: Outcome) -> Metrics:
     import numpy as np
 
     requests, totals, trace = outcome.requests, outcome.totals, outcome.trace
-    arrival, finished, first = requests.arrival_seconds, requests.finished_seconds, requests.first_token_seconds
+    arrival, finished = requests.arrival_seconds, requests.finished_seconds
     is_done, is_admitted = ~np.isnan(finished), ~np.isnan(requests.admitted_seconds)
-    served, many = trace.output_tokens[is_done], is_done & (trace.output_tokens > 1)
+    served = trace.output_tokens[is_done]
     prompts, hits = int(trace.prompt_tokens[is_admitted].sum()), int(requests.hit_tokens.sum())
     seconds = totals.seconds or 1.0
     ends = np.where(is_done, finished, totals.seconds)
@@ -74,8 +74,8 @@ def metrics_of(outcome: Outcome) -> Metrics:
     present = float((ends - arrival)[is_served].sum())
     return Metrics(
         finished=int(is_done.sum()),
-        ttft=spread_of((first - arrival)[is_done]),
-        tpot=spread_of((finished - first)[many] / (trace.output_tokens[many] - 1)),
+        ttft=spread_of(ttft_of(outcome)),
+        tpot=spread_of(tpot_of(outcome)),
         e2e=spread_of((finished - arrival)[is_done]),
         queueing=spread_of((requests.admitted_seconds - arrival)[is_admitted]),
         pool=pool_shares(outcome),
@@ -92,6 +92,25 @@ def metrics_of(outcome: Outcome) -> Metrics:
         hit_rate=hits / prompts if prompts else 0.0,
         recomputed_tokens=max(0, totals.prefilled_tokens - (prompts - hits)),
     )
+
+
+def ttft_of(outcome: Outcome) -> Seconds:
+    """Seconds to the first token of every request that is finished."""
+    import numpy as np
+
+    requests = outcome.requests
+    found: Seconds = (requests.first_token_seconds - requests.arrival_seconds)[~np.isnan(requests.finished_seconds)]
+    return found
+
+
+def tpot_of(outcome: Outcome) -> Seconds:
+    """Seconds a token behind the first one, of every request that is finished and has more than one."""
+    import numpy as np
+
+    requests, outputs = outcome.requests, outcome.trace.output_tokens
+    many = ~np.isnan(requests.finished_seconds) & (outputs > 1)
+    found: Seconds = (requests.finished_seconds - requests.first_token_seconds)[many] / (outputs[many] - 1)
+    return found
 
 
 def pool_shares(outcome: Outcome) -> PoolShares:

@@ -3,7 +3,7 @@
 import math
 from typing import TYPE_CHECKING
 
-from kvcalc.workload.goals import tpot_of, ttft_of
+from kvcalc.workload.metrics import tpot_of, ttft_of
 from kvcalc.workload.outcome import Outcome
 from kvcalc.workload.search import Found, Trial
 from kvcalc.workload.trace import Seconds

@@ -15,7 +15,8 @@ from kvcalc.workload.charts import (
     waste_chart,
 )
 from kvcalc.workload.documents import SimulateDocument
-from kvcalc.workload.goals import Slo, largest_rate, tpot_of, ttft_of
+from kvcalc.workload.goals import Slo, largest_rate
+from kvcalc.workload.metrics import tpot_of, ttft_of
 from kvcalc.workload.search import Found, Trial
 from kvcalc.workload.simulate import simulate
 from kvcalc.workload.spreads import SHARES, distribution_document, search_document

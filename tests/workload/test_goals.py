@@ -11,8 +11,8 @@ from workload.test_fleet import server, steady
 
 from kvcalc.errors import KvcalcError
 from kvcalc.workload.fleet import simulate_fleet
-from kvcalc.workload.goals import Slo, at_rate, fewest_gpus, largest_rate, rate_of, smallest_pool, tpot_of, ttft_of
-from kvcalc.workload.metrics import metrics_of
+from kvcalc.workload.goals import Slo, at_rate, fewest_gpus, largest_rate, rate_of, smallest_pool
+from kvcalc.workload.metrics import metrics_of, tpot_of, ttft_of
 from kvcalc.workload.search import Verdict, largest, smallest
 from kvcalc.workload.simulate import simulate
 from kvcalc.workload.steptime import FixedCost
