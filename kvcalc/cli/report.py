@@ -53,12 +53,13 @@ def _show_run(file: Path, out: Path | None, output: OutputOptions) -> None:
     from kvcalc.profiler.record import read_run
     from kvcalc.profiler.report import profile_report
 
+    is_picture = out is not None and output.format is None and out.suffix.lower() in _PICTURES
+    if out is not None and out != STDOUT and output.format is None and not is_picture:
+        format_of(out, more=(*_PAGES, *_PICTURES))
     run = read_run(file)
-    if out is not None and output.format is None and out.suffix.lower() in _PICTURES:
+    if out is not None and is_picture:
         write_file(_picture(run, out), out, output.force)
         return
-    if out is not None and out != STDOUT and output.format is None:
-        format_of(out, more=(*_PAGES, *_PICTURES))
     emit(profile_report(run), output)
 
 

@@ -377,3 +377,11 @@ def test_a_value_far_below_zero_is_drawn_with_few_ticks():
     values = [1.0, -1e300]
     assert len(ticks(values, Axis("share", "fraction"))) <= 9
     assert len(ticks([-3.0, -1.0], Axis("share", "fraction"))) <= 9
+
+
+def test_a_file_of_no_format_is_refused_before_anything_is_read(kvcalc, tmp_path):
+    plan = tmp_path / "kvcalc.yaml"
+    plan.write_text("cases:\n  - {name: a, model: llama-8b}\n")
+    answer = kvcalc("report", plan, "-o", tmp_path / "x.xls")
+    assert (answer.code, answer.out) == (2, "")
+    assert ".xls names no format" in answer.err
